@@ -1,0 +1,145 @@
+"""Physical blocks: how many owners each has, which hold reusable content, and who is taken next.
+
+The pool counts references and keeps content addressable; it does not know sequences or tables
+(paged.py does) and holds no tensor. Every operation is O(1) and allocates no object per block.
+
+```
+        head                                                       tail
+list:   free  free  free | cached (oldest) ............. cached (newest)
+        ^ take() pops here, evicting content if there is any
+```
+Free blocks (no content) stand before cached ones (content, no owner), so content is dropped only
+when nothing else is left, least recently used first.
+"""
+
+from __future__ import annotations
+
+from engine.blocks.events import EventLog
+
+
+class OutOfBlocks(RuntimeError):
+    """`take` on a pool whose blocks all have owners: the caller did not look at `available`."""
+
+
+class BlockPool:
+    """Reference counts, the free/cached list and the content index of `num_blocks` blocks, ids 1..num_blocks."""
+
+    def __init__(self, num_blocks: int, events: EventLog) -> None:
+        if num_blocks < 1:
+            raise ValueError(f"a pool needs at least one block, not {num_blocks}")
+        self.num_blocks = num_blocks
+        self.available = num_blocks
+        """Blocks without owner: free and cached."""
+        self.cached = 0
+        self.refs = [0] * (num_blocks + 1)
+        """References to each block; entry 0, the null block, stays 0."""
+        self._events = events
+        self._hash: list[bytes | None] = [None] * (num_blocks + 1)
+        self._tokens: list[tuple[int, ...]] = [()] * (num_blocks + 1)
+        self._index: dict[bytes, int] = {}
+        # Intrusive doubly linked list; 0 is the sentinel: _next[0] is the head, _prev[0] the tail.
+        self._next = [*range(1, num_blocks + 1), 0]
+        self._prev = [num_blocks, *range(num_blocks)]
+
+    @property
+    def free(self) -> int:
+        """Blocks without content."""
+        return self.available - self.cached
+
+    def take(self) -> int:
+        """The next block, with one reference and no content; a cached block loses its content first."""
+        block = self._next[0]
+        if block == 0:
+            raise OutOfBlocks(f"all {self.num_blocks} blocks have owners")
+        self._unlink(block)
+        self.available -= 1
+        if self._hash[block] is not None:
+            self.cached -= 1
+            self._forget(block)
+            self._events.add("evict", block)
+        self.refs[block] = 1
+        return block
+
+    def acquire(self, block: int) -> bool:
+        """One more reference to a block with content or owners. True when it had no owner (a cache hit)."""
+        revived = self.refs[block] == 0
+        if revived:
+            self._unlink(block)
+            self.available -= 1
+            self.cached -= 1
+        self.refs[block] += 1
+        return revived
+
+    def release(self, block: int) -> None:
+        """One reference less. Without owners a block goes to the list: content to its tail, none to its head."""
+        refs = self.refs[block] - 1
+        if refs < 0 or block == 0:
+            raise ValueError(f"block {block} released more often than taken")
+        self.refs[block] = refs
+        if refs == 0:
+            self.available += 1
+            if self._hash[block] is None:
+                self._link(0, block)
+            else:
+                self.cached += 1
+                self._link(self._prev[0], block)
+
+    def register(self, block: int, chain_hash: bytes, tokens: tuple[int, ...]) -> None:
+        """Make the content of a full block addressable. The first block with this content keeps the name."""
+        if self._hash[block] is not None or chain_hash in self._index:
+            return
+        self._hash[block] = chain_hash
+        self._tokens[block] = tokens
+        self._index[chain_hash] = block
+        self._events.add("cache", block)
+
+    def find(self, chain_hash: bytes, tokens: tuple[int, ...]) -> int | None:
+        """The block with this content. Tokens are compared too, so a hash collision cannot share a wrong block."""
+        block = self._index.get(chain_hash)
+        return block if block is not None and self._tokens[block] == tokens else None
+
+    def addressable(self, block: int) -> bool:
+        """True when the block's content can be found by hash; such a block is full and must not be written."""
+        return self._hash[block] is not None
+
+    def cached_blocks(self) -> list[int]:
+        """Blocks with content and no owner, next victim first. O(list): for snapshots."""
+        return [block for block in self._listed() if self._hash[block] is not None]
+
+    def check(self) -> None:
+        """Raise AssertionError when the pool's own books disagree. O(num_blocks): for tests and idle moments."""
+        listed = list(self._listed())
+        assert len(listed) == len(set(listed)) == self.available, "the list holds each ownerless block once"
+        assert all(self.refs[block] == 0 for block in listed), "a listed block has an owner"
+        owned = sum(1 for refs in self.refs if refs > 0)
+        assert owned + self.available == self.num_blocks, "every block is owned or listed"
+        assert self.refs[0] == 0, "the null block has no owner"
+        content = [self._hash[block] is not None for block in listed]
+        assert sum(content) == self.cached, "the cached count is right"
+        assert content == sorted(content), "free blocks stand before cached ones"
+        assert all(self._hash[block] == name for name, block in self._index.items()), "the index is exact"
+        assert len(self._index) == sum(name is not None for name in self._hash), "every content is indexed once"
+
+    def _forget(self, block: int) -> None:
+        name = self._hash[block]
+        assert name is not None
+        del self._index[name]
+        self._hash[block] = None
+        self._tokens[block] = ()
+
+    def _unlink(self, block: int) -> None:
+        before, after = self._prev[block], self._next[block]
+        self._next[before] = after
+        self._prev[after] = before
+
+    def _link(self, before: int, block: int) -> None:
+        after = self._next[before]
+        self._next[before] = self._prev[after] = block
+        self._prev[block], self._next[block] = before, after
+
+    def _listed(self) -> list[int]:
+        blocks, block = [], self._next[0]
+        while block:
+            blocks.append(block)
+            block = self._next[block]
+        return blocks

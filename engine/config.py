@@ -1,0 +1,35 @@
+"""What an engine process is told at its start. The front writes it, as one JSON line, to the engine's stdin."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+BLOCK_SIZES = (8, 16, 32, 64, 128)
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: str = "smollm2"
+    """A directory in Hugging Face layout, a .gguf file, or a name that `engine.models.resolve` knows."""
+    block_size: int = 16
+    num_blocks: int | None = None
+    """None: as many as `kv_memory` holds."""
+    kv_memory: int | None = None
+    """Bytes for KV; None: a sensible share of what is free on the device."""
+    max_context: int | None = None
+    """None: the model's own limit."""
+    step_tokens: int = 512
+    """Token budget: most tokens computed in one step, over all sequences."""
+    max_running: int = 256
+    """Most sequences in one step."""
+    prefix_cache: bool = True
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of weights and KV. auto: what this device computes fastest."""
+    device: str = "auto"
+    threads: int | None = None
+    """CPU threads for tensor work; None: one per physical core."""
+    command_endpoint: str = ""
+    """ZeroMQ endpoint bound by the front: commands in, replies out."""
+    telemetry_endpoint: str = ""
+    """ZeroMQ endpoint bound by the front: telemetry out."""

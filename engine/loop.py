@@ -1,0 +1,135 @@
+"""The engine process: load the model, then step for ever.
+
+It is started by the front with a pipe on its stdin: one JSON line of `EngineConfig`, then nothing
+until the end. The pipe's end means that the front is gone, however it went, and the engine with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+
+import msgspec
+
+from engine import protocol
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.io import EngineIO
+from engine.protocol import (
+    AbortRequest,
+    AddRequest,
+    Command,
+    EngineFailed,
+    EngineReady,
+    LoadProgress,
+    Ping,
+    Pong,
+    PoolInfo,
+    Shutdown,
+    StepOutputs,
+    TakeSnapshot,
+)
+
+
+def main() -> int:
+    """Run until the front says `Shutdown` or goes away. Returns the exit status."""
+    started = time.monotonic()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the front decides
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
+    threading.excepthook = _end_with_thread
+    threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
+    io = EngineIO(config.command_endpoint, config.telemetry_endpoint)
+    try:
+        core, ready = _load(config, io, started)
+        io.reply(ready)
+        _serve(core, io)
+        status = 0
+    except Exception as error:  # the last words of the process; the front shows them and starts another
+        traceback.print_exc()
+        io.reply(EngineFailed(message=f"{type(error).__name__}: {error}"))
+        status = 1
+    io.close()
+    return status
+
+
+def _end_with_parent() -> None:
+    # os.read, not sys.stdin: a buffered reader's lock, held by this thread for ever, would abort
+    # the interpreter's own end.
+    while os.read(0, 4096):
+        pass
+    os._exit(2)
+
+
+def _end_with_thread(args: threading.ExceptHookArgs) -> None:
+    # A step loop without its I/O thread would compute for nobody, for ever.
+    threading.__excepthook__(args)
+    sys.stderr.flush()
+    os._exit(3)
+
+
+def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCore, EngineReady]:
+    io.reply(LoadProgress(stage="starting", detail="importing torch"))
+    from engine import models
+    from engine.memory import choose_num_blocks
+    from engine.runner import Runner
+
+    path = models.resolve(config.model, io.reply)
+    model = models.load(path, config, io.reply)
+    num_blocks = choose_num_blocks(config, model)
+    runner = Runner(model, num_blocks, config.block_size)
+    core = EngineCore(
+        runner,
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        max_context=model.info.max_context,
+        vocab_size=model.info.vocab_size,
+        step_tokens=config.step_tokens,
+        max_running=config.max_running,
+        prefix_cache=config.prefix_cache,
+    )
+    io.reply(LoadProgress(stage="warming", detail="first step"))
+    runner.warm_up()
+    ready = EngineReady(
+        version=protocol.VERSION,
+        pid=os.getpid(),
+        model=msgspec.structs.replace(model.info, max_context=core.max_context),
+        pool=PoolInfo(num_blocks=num_blocks, block_size=config.block_size, bytes_per_block=runner.bytes_per_block),
+        load_s=time.monotonic() - started,
+    )
+    return core, ready
+
+
+def _serve(core: EngineCore, io: EngineIO) -> None:
+    """Commands between steps, steps while there is work; publish each before the next begins."""
+    while True:
+        command = io.take(0 if core.has_work else None)
+        while command is not None:
+            if isinstance(command, Shutdown):
+                return
+            _obey(command, core, io)
+            command = io.take(0)
+        outputs, report = core.step()
+        if report:
+            io.publish(report)
+        if outputs:
+            io.reply(StepOutputs(step=report.step if report else -1, outputs=outputs))
+
+
+def _obey(command: Command, core: EngineCore, io: EngineIO) -> None:
+    if isinstance(command, AddRequest):
+        core.add(command)
+    elif isinstance(command, AbortRequest):
+        output = core.abort(command.request_id)
+        if output:
+            io.reply(StepOutputs(step=-1, outputs=[output]))
+    elif isinstance(command, TakeSnapshot):
+        report = core.flush()
+        if report:
+            io.publish(report)
+        io.reply(core.snapshot(command.ticket))
+    elif isinstance(command, Ping):
+        io.reply(Pong(ticket=command.ticket))

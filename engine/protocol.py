@@ -1,0 +1,468 @@
+"""Every message on every socket, and how it becomes bytes.
+
+Two conversations use it. *Engine side*: the front process sends commands to the engine process
+and receives replies; the engine also publishes telemetry. *Client side*: the app, scripts and
+`pagechat-daemon ask` talk to the front. Frames are MessagePack maps with a `type` field, decoded
+straight into the frozen structs below: an unknown type, a missing field or a wrong kind of value
+is a `ProtocolError`, never a half-read object. Nothing here knows a model, a tokenizer or a screen.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+VERSION = 1
+"""Raised with any change a peer of the previous version would misread."""
+
+MAX_CLIENT_FRAME = 64 * 2**20
+"""Bytes of the largest frame a client may send; the front drops the connection of one that sends more."""
+
+NO_EVENT = 2**62
+"""`first_event` of the empty report the front publishes when a new engine takes over. No engine counts so
+far, so every mirror sees a gap and asks for a snapshot: a new engine's numbers start again at 0."""
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+"""stop: EOS, a stop token or a stop string. length: max_tokens or the context is full.
+abort: the client asked. error: refused or failed; the message says why."""
+
+ErrorCode = Literal[
+    "bad_request",
+    "too_long",
+    "engine_died",
+    "engine_failed",
+    "shutting_down",
+    "version_mismatch",
+    "internal",
+]
+
+EventKind = Literal["allocate", "share", "hit", "release", "copy", "cache", "evict", "preempt", "swap_out", "swap_in"]
+
+
+class ProtocolError(ValueError):
+    """A frame that is not one of the messages expected on its socket."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+    """Base of all messages: immutable, tagged with its class name."""
+
+
+# ---------------------------------------------------------------------------------------------
+# front -> engine
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the next token of a sequence is chosen, and when the sequence ends."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    """Most tokens to generate."""
+    temperature: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    """0 takes the most likely token (greedy)."""
+    top_k: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Sample among the k most likely tokens; 0 takes all."""
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """Sample among the most likely tokens whose probabilities add up to top_p."""
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    """With the position it names the random numbers, so a result never depends on its neighbours."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Generation ends when one of these is sampled; the token itself is reported."""
+
+
+class AddRequest(Message, frozen=True):
+    request_id: str
+    session: str
+    """The chat this request belongs to; the label of its blocks in telemetry."""
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    salt: bytes = b""
+    """Requests share cached blocks only with requests of the same salt."""
+
+
+class AbortRequest(Message, frozen=True):
+    request_id: str
+
+
+class TakeSnapshot(Message, frozen=True):
+    ticket: int
+    """Returned in the `Snapshot`, so that answers find their question."""
+
+
+class Ping(Message, frozen=True):
+    ticket: int
+
+
+class Shutdown(Message, frozen=True):
+    pass
+
+
+# ---------------------------------------------------------------------------------------------
+# engine -> front
+
+
+class LoadProgress(Message, frozen=True):
+    """What the engine does before it is ready. `total` 0: unknown length."""
+
+    stage: Literal["starting", "fetching", "converting", "loading", "warming"]
+    detail: str
+    done: int = 0
+    total: int = 0
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    path: str
+    """Directory with config.json, tokenizer.json and model.safetensors."""
+    architecture: str
+    parameters: int
+    vocab_size: int
+    max_context: int
+    """Tokens a sequence may hold, prompt and answer together."""
+    dtype: str
+    device: str
+
+
+class PoolInfo(msgspec.Struct, frozen=True, kw_only=True):
+    num_blocks: int
+    """Blocks that can hold tokens, numbered 1..num_blocks; block 0 is the null block and never counted."""
+    block_size: int
+    """Slots (tokens) in a block."""
+    bytes_per_block: int
+    """K and V of all layers."""
+
+
+class EngineReady(Message, frozen=True):
+    version: int
+    pid: int
+    model: ModelInfo
+    pool: PoolInfo
+    load_s: float
+
+
+class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
+    """New tokens of one request."""
+
+    request_id: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens whose KV was found in the prefix cache when the request was first admitted."""
+    message: str = ""
+    """Why, for `finish_reason` error."""
+    code: ErrorCode | None = None
+
+
+class StepOutputs(Message, frozen=True):
+    step: int
+    """Number of the report of the same step; -1 for what happened between steps."""
+    outputs: list[TokenOutput]
+
+
+class Pong(Message, frozen=True):
+    ticket: int
+
+
+class EngineFailed(Message, frozen=True):
+    """Sent once, last, when the engine ends because of an error."""
+
+    message: str
+
+
+# ---------------------------------------------------------------------------------------------
+# telemetry: engine -> front -> every subscriber
+
+
+class PoolEvent(msgspec.Struct, frozen=True, array_like=True):
+    """One change of the block pool. The event's number is `StepReport.first_event` + its place.
+
+    allocate  block enters `seq`'s table at `index`, empty, reference count 1
+    share     one more owner: `block` enters `seq`'s table at `index`
+    hit       a cached block gets its first owner again: enters `seq`'s table at `index`
+    copy      copy-on-write: `block`, a copy of `source`, replaces it in `seq`'s table at `index`;
+              `source` lost that reference
+    release   `seq` gives up its last table entry, which was `block`
+    cache     `block` became content-addressable
+    evict     `block`, cached and without owner, lost its content
+    preempt, swap_out, swap_in   the sequence; block is -1
+    """
+
+    kind: EventKind
+    block: int
+    seq: int = -1
+    session: str = ""
+    index: int = -1
+    source: int = -1
+
+
+class StepReport(Message, frozen=True):
+    """One step of the engine (or, between steps, what aborts changed), and every pool event since
+    the previous report."""
+
+    step: int
+    """Number of the report: one more than the report before."""
+    time: float
+    """Unix time, seconds."""
+    duration_s: float
+    running: int
+    waiting: int
+    preemptions: int
+    """Since the engine started."""
+    prompt_tokens: int
+    """Prompt tokens computed in this step."""
+    cached_tokens: int
+    """Prompt tokens found in the prefix cache by requests admitted in this step."""
+    generated_tokens: int
+    first_event: int
+    events: list[PoolEvent]
+    lengths: list[tuple[int, int]]
+    """(sequence, tokens in its blocks) of each sequence that changed."""
+
+
+class SequenceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    seq: int
+    session: str
+    blocks: list[int]
+    """Block table: physical block of each logical block."""
+    length: int
+    """Tokens in those blocks."""
+
+
+class Snapshot(Message, frozen=True):
+    """The pool as it is just after report number `step`, and just before event `next_event`."""
+
+    ticket: int
+    next_event: int
+    step: int
+    num_blocks: int
+    block_size: int
+    sequences: list[SequenceSnapshot]
+    cached: list[int]
+    """Blocks with content and no owner, next victim first."""
+    addressable: list[int]
+    """Owned blocks that are content-addressable: they become cached when their last owner goes."""
+    running: int
+    waiting: int
+    preemptions: int
+
+
+# ---------------------------------------------------------------------------------------------
+# client -> front
+
+
+class Hello(Message, frozen=True):
+    version: int
+    client: str
+    """What speaks, for the log: "pagechat", "ask", a script's name."""
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class ChatOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """None takes the model's own default (generation_config.json), or the rest of the context."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
+    stop: Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=16)] = []
+
+
+class Chat(Message, frozen=True):
+    request_id: str
+    """Chosen by the client, unique among its requests in flight; the engine sees another."""
+    session: str
+    messages: list[ChatMessage]
+    options: ChatOptions = ChatOptions()
+
+
+class Cancel(Message, frozen=True):
+    request_id: str
+
+
+class GetStatus(Message, frozen=True):
+    ticket: int
+
+
+class GetSnapshot(Message, frozen=True):
+    ticket: int
+
+
+class StopDaemon(Message, frozen=True):
+    pass
+
+
+# ---------------------------------------------------------------------------------------------
+# front -> client
+
+
+class Welcome(Message, frozen=True):
+    version: int
+    daemon_version: str
+    pid: int
+    telemetry: str
+    """ZeroMQ endpoint that publishes `StepReport` frames."""
+
+
+class Accepted(Message, frozen=True):
+    request_id: str
+    prompt_tokens: int
+
+
+class Delta(Message, frozen=True):
+    request_id: str
+    text: str
+    tokens: int
+    """Tokens generated so far."""
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds since the front received the request."""
+
+    ttft_s: float | None
+    total_s: float
+
+
+class Finished(Message, frozen=True):
+    request_id: str
+    text: str
+    """The whole answer: the concatenation of all deltas."""
+    finish_reason: FinishReason
+    usage: Usage
+    timing: Timing
+
+
+class Failed(Message, frozen=True):
+    """The request ended without an answer of its own; deltas already sent stay valid."""
+
+    request_id: str
+    code: ErrorCode
+    message: str
+
+
+class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
+    num_blocks: int
+    block_size: int
+    free: int
+    """Blocks without content."""
+    cached: int
+    """Blocks with content and no owner."""
+    active: int
+    """Blocks with one owner."""
+    shared: int
+    """Blocks with two or more owners."""
+    slots_used: int
+    """Slots of active and shared blocks that hold a token, a shared block's counted once."""
+    internal_waste: int
+    """Slots of active and shared blocks that hold none."""
+    largest_free_run: int
+    """Most consecutive blocks without owner."""
+    saved: int
+    """Blocks that sharing saves: table entries less active and shared blocks."""
+
+
+class SchedulerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    running: int
+    waiting: int
+    preemptions: int
+
+
+class ThroughputStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Over the last ten seconds."""
+
+    prompt_tokens_per_s: float
+    generated_tokens_per_s: float
+
+
+class Status(Message, frozen=True):
+    ticket: int
+    state: Literal["loading", "ready", "restarting", "failed", "stopping"]
+    pid: int
+    daemon_version: str
+    uptime_s: float
+    model: ModelInfo | None
+    device: str | None
+    load: LoadProgress | None
+    """What the engine is doing, while it is not ready."""
+    error: str | None
+    """Why the engine failed, when it did."""
+    engine_pid: int | None
+    pool: PoolStatus | None
+    scheduler: SchedulerStatus | None
+    throughput: ThroughputStatus
+
+
+class Stopping(Message, frozen=True):
+    pass
+
+
+class Rejected(Message, frozen=True):
+    """The front could not accept the client's frame at all, or cannot answer the question with this ticket."""
+
+    code: ErrorCode
+    message: str
+    ticket: int | None = None
+
+
+Command = AddRequest | AbortRequest | TakeSnapshot | Ping | Shutdown
+Reply = LoadProgress | EngineReady | StepOutputs | Snapshot | Pong | EngineFailed
+ClientMessage = Hello | Chat | Cancel | GetStatus | GetSnapshot | StopDaemon
+FrontMessage = Welcome | Accepted | Delta | Finished | Failed | Status | Snapshot | Stopping | Rejected
+
+_encoder = msgspec.msgpack.Encoder()
+_decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {
+    "command": msgspec.msgpack.Decoder(Command),
+    "reply": msgspec.msgpack.Decoder(Reply),
+    "telemetry": msgspec.msgpack.Decoder(StepReport),
+    "client": msgspec.msgpack.Decoder(ClientMessage),
+    "front": msgspec.msgpack.Decoder(FrontMessage),
+}
+
+T = TypeVar("T")
+
+
+def encode(message: Message) -> bytes:
+    """The message as one MessagePack frame."""
+    return _encoder.encode(message)
+
+
+def _decode(kind: str, frame: bytes) -> Any:
+    try:
+        return _decoders[kind].decode(frame)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProtocolError(str(error)) from None
+
+
+def decode_command(frame: bytes) -> Command:
+    """What the engine received from the front."""
+    return _decode("command", frame)
+
+
+def decode_reply(frame: bytes) -> Reply:
+    """What the front received from the engine."""
+    return _decode("reply", frame)
+
+
+def decode_report(frame: bytes) -> StepReport:
+    """A telemetry frame."""
+    return _decode("telemetry", frame)
+
+
+def decode_client_message(frame: bytes) -> ClientMessage:
+    """What the front received from a client."""
+    return _decode("client", frame)
+
+
+def decode_front_message(frame: bytes) -> FrontMessage:
+    """What a client received from the front."""
+    return _decode("front", frame)
