@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from engine.blocks import Policy
+
 BLOCK_SIZES = (8, 16, 32, 64, 128)
 
 
@@ -24,6 +26,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_running: int = 256
     """Most sequences in one step."""
     prefix_cache: bool = True
+    policy: Policy = "paged"
+    """How blocks are given to sequences; the contiguous ones are there to be compared with."""
+    swap_memory: int = 0
+    """Bytes of host memory for the KV of preempted sequences; 0: preempted sequences are always recomputed."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of weights and KV. auto: what this device computes fastest."""
     device: str = "auto"

@@ -9,18 +9,32 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from engine.blocks.paged import PagedBlocks
-from engine.protocol import AddRequest, ErrorCode, FinishReason, Snapshot, StepReport, TokenOutput
+import msgspec
+
+from engine.beam import BeamGroup, BeamSearch
+from engine.blocks import Policy, make_tables
+from engine.blocks.tables import Match
+from engine.preemption import PreemptionCosts
+from engine.protocol import (
+    AddRequest,
+    ErrorCode,
+    FinishReason,
+    SamplingParams,
+    SessionInfo,
+    Snapshot,
+    StepReport,
+    TokenOutput,
+)
+from engine.requests import Request
 from engine.scheduler import Scheduler
-from engine.sequence import Sequence, Step
+from engine.sequence import Sequence, Step, StepResult
+from engine.sessions import Sessions
 
 
 class Executor(Protocol):
     """What computes a step."""
 
-    def execute(self, step: Step) -> list[int]:
-        """One sampled token id for each span that samples, in order."""
-        ...
+    def execute(self, step: Step) -> StepResult: ...
 
 
 class EngineCore:
@@ -37,72 +51,98 @@ class EngineCore:
         step_tokens: int = 512,
         max_running: int = 256,
         prefix_cache: bool = True,
+        policy: Policy = "paged",
+        host_slots: int = 0,
     ) -> None:
-        self.blocks = PagedBlocks(num_blocks, block_size, prefix_cache=prefix_cache)
         self.max_context = min(max_context, num_blocks * block_size)
         self.vocab_size = vocab_size
+        self.blocks = make_tables(
+            policy,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_context=self.max_context,
+            prefix_cache=prefix_cache,
+            host_slots=host_slots,
+        )
+        self.sessions = Sessions(self.blocks)
+        self.costs = PreemptionCosts()
         self.scheduler = Scheduler(
-            self.blocks, step_tokens=step_tokens, max_running=max_running, max_context=self.max_context
+            self.blocks,
+            step_tokens=step_tokens,
+            max_running=max_running,
+            sessions=self.sessions if self.blocks.shares else None,
+            costs=self.costs,
         )
         self._executor = executor
-        self._requests: dict[str, Sequence] = {}
+        self._requests: dict[str, Request] = {}
         self._next_sequence = 1
-        self._refused: list[TokenOutput] = []
+        self._pending: list[TokenOutput] = []
         self._report = -1
 
     @property
     def has_work(self) -> bool:
         """True while a call to `step` would do something."""
-        return bool(self._requests or self._refused)
+        return bool(self._requests or self._pending)
 
-    def add(self, request: AddRequest) -> None:
+    # -- requests ------------------------------------------------------------------------------
+
+    def add(self, message: AddRequest) -> None:
         """Queue a request. One that can never be served is refused in the next step's outputs, with the numbers."""
-        refusal = self._refusal(request)
+        refusal = self._refusal(message)
         if refusal:
-            self._refused.append(refusal)
+            code, text = refusal
+            self._pending.append(TokenOutput(message.request_id, (), "error", len(message.prompt), 0, text, code))
             return
-        sequence = Sequence(
-            id=self._next_sequence,
-            request_id=request.request_id,
-            session=request.session,
-            tokens=list(request.prompt),
-            prompt_len=len(request.prompt),
-            sampling=request.sampling,
-            salt=request.salt,
-        )
-        self._next_sequence += 1
-        self._requests[request.request_id] = sequence
-        self.scheduler.add(sequence)
+        sequences = [self._sequence(message, index) for index in range(1 if message.beam else message.n)]
+        first = sequences[0]
+        group = None
+        if message.beam:
+            search = BeamSearch(
+                message.beam,
+                message.sampling.stop_token_ids,
+                min(message.sampling.max_tokens, self.max_context - len(message.prompt)),
+            )
+            group = first.group = BeamGroup(search, [first])
+        queued = [first]
+        if self.blocks.shares:
+            first.children = sequences[1:]
+        else:
+            queued = sequences
+        self._requests[message.request_id] = Request(message, sequences, group)
+        for sequence in queued:
+            self.scheduler.add(sequence)
 
     def abort(self, request_id: str) -> TokenOutput | None:
         """End a request and give its blocks back. None when there is no such request (it may just have finished)."""
-        sequence = self._requests.pop(request_id, None)
-        if sequence is None:
+        request = self._requests.pop(request_id, None)
+        if request is None:
             return None
-        self.scheduler.remove(sequence)
-        return _output(sequence, (), "abort")
+        for sequence in request.living():
+            self.scheduler.remove(sequence, keep=request.keeps(sequence))
+        return request.output((), 0, "abort")
+
+    # -- steps ---------------------------------------------------------------------------------
 
     def step(self) -> tuple[list[TokenOutput], StepReport | None]:
         """Compute one step. (new tokens and ends, what changed); no report when nothing did."""
         started = time.perf_counter()
-        outputs, self._refused = self._refused, []
         step = self.scheduler.schedule()
+        outputs, self._pending = self._pending, []
+        outputs += [self._fail(sequence) for sequence in self.scheduler.take_stuck()]
         if step is None:
             return outputs, self.flush()
-        sampled = self._executor.execute(step)
-        for sequence, token, reason in self.scheduler.commit(step, sampled):
-            if reason:
-                del self._requests[sequence.request_id]
-            outputs.append(_output(sequence, (token,), reason))
+        result = self._executor.execute(step)
+        generated = self._commit(step, result, outputs)
+        duration = time.perf_counter() - started
+        self._learn_costs(step, result, duration)
         prompt_tokens = sum(
             max(0, min(span.start + span.count, span.sequence.prompt_len) - span.start) for span in step.spans
         )
-        return outputs, self._make_report(
-            time.perf_counter() - started, prompt_tokens, self.scheduler.take_hit_tokens(), len(sampled)
-        )
+        hits = self.scheduler.take_hit_tokens()
+        return outputs, self._make_report(duration, prompt_tokens, hits, generated)
 
     def flush(self) -> StepReport | None:
-        """A report of what changed outside a step (aborts), if anything did."""
+        """A report of what changed outside a step (aborts, sessions), if anything did."""
         if self.blocks.events.has_pending:
             return self._make_report(0.0, 0, 0, 0)
         return None
@@ -116,6 +156,194 @@ class EngineCore:
             waiting=len(self.scheduler.waiting),
             preemptions=self.scheduler.preemptions,
         )
+
+    # -- sessions ------------------------------------------------------------------------------
+
+    def fork_session(self, source: str, target: str) -> int:
+        """Give `target` every block that `source` has, running or resident. Returns the tokens shared; 0 when none."""
+        session = self.sessions.get(source)
+        parent = session.resident if session else None
+        for sequence in self.scheduler.running:
+            if sequence.session == source and sequence.group is None:
+                parent = sequence
+        if parent is None or not parent.table or not self.blocks.shares:
+            return 0
+        child = Sequence(
+            id=self._take_sequence_id(),
+            request_id="",
+            session=target,
+            tokens=parent.tokens[: parent.computed],
+            prompt_len=parent.computed,
+            sampling=parent.sampling,
+            salt=parent.salt,
+        )
+        self.blocks.fork(parent, child, parent.computed)
+        self.sessions.keep(child)
+        return child.computed
+
+    def place_session(self, name: str, tokens: list[int], salt: bytes) -> list[int] | None:
+        """Make a resident with room for `tokens`, whose KV the caller then writes. Its blocks; None without memory.
+
+        Nothing is addressable before the caller says so with `blocks.publish`.
+        """
+        if not self.blocks.shares or len(tokens) >= self.max_context:
+            return None
+        sequence = Sequence(
+            id=self._take_sequence_id(),
+            request_id="",
+            session=name,
+            tokens=list(tokens),
+            prompt_len=len(tokens),
+            sampling=SamplingParams(max_tokens=1, seed=0),
+            salt=salt,
+        )
+        self.blocks.admit(sequence, Match())
+        if not self.blocks.grow(sequence, len(tokens)):
+            self.blocks.release(sequence)
+            return None
+        self.sessions.keep(sequence)
+        return list(sequence.table)
+
+    def session_infos(self) -> list[SessionInfo]:
+        """Every session the engine knows, least recently used first."""
+        infos: dict[str, SessionInfo] = {}
+        for name in self.sessions.names():
+            session = self.sessions.get(name)
+            assert session is not None
+            resident = session.resident
+            infos[name] = SessionInfo(
+                session=name,
+                state="resident" if resident else "remembered",
+                tokens=resident.computed if resident else len(session.tokens or ()),
+                blocks=len(resident.table) if resident else 0,
+                pinned=session.pinned,
+            )
+        for sequence in [*self.scheduler.waiting, *self.scheduler.running]:
+            known = infos.pop(sequence.session, None)
+            infos[sequence.session] = SessionInfo(
+                session=sequence.session,
+                state="running" if sequence.table else "waiting",
+                tokens=len(sequence.tokens),
+                blocks=len(sequence.table),
+                pinned=known.pinned if known else False,
+            )
+        return list(infos.values())
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _commit(self, step: Step, result: StepResult, outputs: list[TokenOutput]) -> int:
+        """Append the sampled tokens and end what is done. Returns how many tokens were generated."""
+        tokens = iter(result.tokens)
+        generated = 0
+        sampling = [[span.sequence, *span.forks] for span in step.spans if span.samples]
+        for sequences in sampling:
+            for sequence in sequences:
+                if sequence.group is None:
+                    generated += 1
+                    outputs.append(self._append(sequence, next(tokens)))
+        groups = {id(s.group): s.group for sequences in sampling for s in sequences if s.group and s.id in result.top}
+        for group in groups.values():
+            generated += len(group.beams)
+            outputs += self._advance(group, result)
+        return generated
+
+    def _append(self, sequence: Sequence, token: int) -> TokenOutput:
+        request = self._requests[sequence.request_id]
+        sequence.tokens.append(token)
+        reason: FinishReason | None = None
+        if token in sequence.sampling.stop_token_ids:
+            reason = "stop"
+        elif sequence.generated >= sequence.sampling.max_tokens or len(sequence.tokens) >= self.max_context:
+            reason = "length"
+        miss = request.take_miss(sequence, self.sessions.get(sequence.session), self.blocks.block_size)
+        output = request.output((token,), sequence.index, reason)
+        if reason:
+            self.scheduler.remove(sequence, keep=request.keeps(sequence))
+            if request.finished(sequence):
+                del self._requests[sequence.request_id]
+        return msgspec.structs.replace(output, miss=miss) if miss else output
+
+    def _advance(self, group: BeamGroup, result: StepResult) -> list[TokenOutput]:
+        """One step of a beam search: fork the beams that go on twice, release those that go on no more."""
+        beams = group.beams
+        request = self._requests[beams[0].request_id]
+        choices = group.search.advance(
+            [beam.tokens[beam.prompt_len :] for beam in beams], [result.top[beam.id] for beam in beams]
+        )
+        if choices is None:
+            for beam in beams:
+                self.scheduler.remove(beam)
+            del self._requests[beams[0].request_id]
+            return request.beam_outputs(group.search, self.max_context)
+        group.beams = []
+        continued: set[int] = set()
+        for parent, _ in choices:
+            beam = beams[parent]
+            if parent in continued:
+                beam = self._fork_beam(beam)
+            continued.add(parent)
+            group.beams.append(beam)
+        for beam, (_, token) in zip(group.beams, choices, strict=True):
+            beam.tokens.append(token)
+        for index, beam in enumerate(beams):
+            if index not in continued:
+                self.scheduler.remove(beam)
+        request.sequences = list(group.beams)
+        return []
+
+    def _fork_beam(self, parent: Sequence) -> Sequence:
+        child = Sequence(
+            id=self._take_sequence_id(),
+            request_id=parent.request_id,
+            session=parent.session,
+            tokens=list(parent.tokens),
+            prompt_len=parent.prompt_len,
+            sampling=parent.sampling,
+            salt=parent.salt,
+            group=parent.group,
+        )
+        self.scheduler.fork(parent, child)
+        return child
+
+    def _sequence(self, message: AddRequest, index: int) -> Sequence:
+        sampling = message.sampling
+        if index:
+            sampling = msgspec.structs.replace(sampling, seed=(sampling.seed + index) % 2**63)
+        return Sequence(
+            id=self._take_sequence_id(),
+            request_id=message.request_id,
+            session=message.session,
+            tokens=list(message.prompt),
+            prompt_len=len(message.prompt),
+            sampling=sampling,
+            salt=message.salt,
+            index=index,
+        )
+
+    def _take_sequence_id(self) -> int:
+        self._next_sequence += 1
+        return self._next_sequence - 1
+
+    def _fail(self, sequence: Sequence) -> TokenOutput:
+        """End a request that cannot fit beside what is pinned."""
+        request = self._requests.pop(sequence.request_id)
+        for other in request.living():
+            self.scheduler.remove(other)
+        pool, pinned = self.blocks.pool, self.sessions.pinned_blocks
+        text = (
+            f"the request needs more blocks than it can ever get: {len(sequence.tokens)} tokens so far, "
+            f"{pool.available} of {pool.num_blocks} blocks of {self.blocks.block_size} available"
+            + (f", {pinned} held by pinned sessions" if pinned else "")
+        )
+        return msgspec.structs.replace(request.output((), sequence.index, "error"), message=text, code="too_long")
+
+    def _learn_costs(self, step: Step, result: StepResult, duration: float) -> None:
+        tokens = sum(span.count for span in step.spans)
+        moved = len(step.swap_out) + len(step.swap_in)
+        if tokens > 2 * len(step.spans):
+            self.costs.saw_tokens(tokens, duration - result.swap_s)
+        if moved:
+            self.costs.saw_blocks(moved, result.swap_s)
 
     def _make_report(self, duration: float, prompt: int, cached: int, generated: int) -> StepReport:
         self._report += 1
@@ -135,27 +363,23 @@ class EngineCore:
             lengths=self.blocks.take_lengths(),
         )
 
-    def _refusal(self, request: AddRequest) -> TokenOutput | None:
-        prompt = len(request.prompt)
-        message = ""
-        code: ErrorCode = "bad_request"
-        if request.request_id in self._requests:
-            message = f"request id {request.request_id!r} is in use"
-        elif prompt == 0:
-            message = "the prompt has no tokens"
-        elif not all(0 <= token < self.vocab_size for token in request.prompt):
-            message = f"the prompt has a token id outside 0..{self.vocab_size - 1}"
-        elif prompt >= self.max_context:
-            code = "too_long"
-            pool = self.blocks.pool.num_blocks * self.blocks.block_size
-            message = (
-                f"the prompt has {prompt} tokens, but a sequence may hold {self.max_context} with its answer "
-                f"(the KV pool has {self.blocks.pool.num_blocks} blocks of {self.blocks.block_size} = {pool} slots)"
-            )
-        if not message:
-            return None
-        return TokenOutput(request.request_id, (), "error", prompt, 0, message, code)
-
-
-def _output(sequence: Sequence, tokens: tuple[int, ...], reason: FinishReason | None) -> TokenOutput:
-    return TokenOutput(sequence.request_id, tokens, reason, sequence.prompt_len, sequence.cached_tokens)
+    def _refusal(self, message: AddRequest) -> tuple[ErrorCode, str] | None:
+        prompt, places = len(message.prompt), message.beam.width if message.beam else message.n
+        size, num_blocks = self.blocks.block_size, self.blocks.pool.num_blocks
+        pool = f"the KV pool has {num_blocks} blocks of {size} = {num_blocks * size} slots"
+        if message.request_id in self._requests:
+            return "bad_request", f"request id {message.request_id!r} is in use"
+        if prompt == 0:
+            return "bad_request", "the prompt has no tokens"
+        if not all(0 <= token < self.vocab_size for token in message.prompt):
+            return "bad_request", f"the prompt has a token id outside 0..{self.vocab_size - 1}"
+        if prompt >= self.max_context:
+            limit = f"a sequence may hold {self.max_context} with its answer ({pool})"
+            return "too_long", f"the prompt has {prompt} tokens, but {limit}"
+        if places > self.scheduler.max_running:
+            return "bad_request", f"{places} answers at once, but only {self.scheduler.max_running} sequences may run"
+        if message.beam and not self.blocks.shares:
+            return "bad_request", "beam search needs the policy `paged`"
+        if -(-(prompt + 1) // size) + (places - 1 if self.blocks.shares else 0) > num_blocks:
+            return "too_long", f"{places} answers to a prompt of {prompt} tokens do not fit: {pool}"
+        return None

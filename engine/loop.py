@@ -25,14 +25,18 @@ from engine.protocol import (
     Command,
     EngineFailed,
     EngineReady,
+    ListSessions,
     LoadProgress,
     Ping,
     Pong,
     PoolInfo,
+    SessionCommand,
+    SessionList,
     Shutdown,
     StepOutputs,
     TakeSnapshot,
 )
+from engine.session_desk import SessionDesk
 
 
 def main() -> int:
@@ -44,9 +48,9 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     io = EngineIO(config.command_endpoint, config.telemetry_endpoint)
     try:
-        core, ready = _load(config, io, started)
+        core, desk, ready = _load(config, io, started)
         io.reply(ready)
-        _serve(core, io)
+        _serve(core, desk, io)
         status = 0
     except Exception as error:  # the last words of the process; the front shows them and starts another
         traceback.print_exc()
@@ -71,7 +75,7 @@ def _end_with_thread(args: threading.ExceptHookArgs) -> None:
     os._exit(3)
 
 
-def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCore, EngineReady]:
+def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCore, SessionDesk, EngineReady]:
     io.reply(LoadProgress(stage="starting", detail="importing torch"))
     from engine import models
     from engine.memory import choose_num_blocks
@@ -80,7 +84,8 @@ def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCor
     path = models.resolve(config.model, io.reply)
     model = models.load(path, config, io.reply)
     num_blocks = choose_num_blocks(config, model)
-    runner = Runner(model, num_blocks, config.block_size)
+    host_slots = config.swap_memory // (config.block_size * model.kv_bytes_per_token)
+    runner = Runner(model, num_blocks, config.block_size, host_slots)
     core = EngineCore(
         runner,
         num_blocks=num_blocks,
@@ -90,6 +95,8 @@ def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCor
         step_tokens=config.step_tokens,
         max_running=config.max_running,
         prefix_cache=config.prefix_cache,
+        policy=config.policy,
+        host_slots=host_slots,
     )
     io.reply(LoadProgress(stage="warming", detail="first step"))
     runner.warm_up()
@@ -100,17 +107,17 @@ def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCor
         pool=PoolInfo(num_blocks=num_blocks, block_size=config.block_size, bytes_per_block=runner.bytes_per_block),
         load_s=time.monotonic() - started,
     )
-    return core, ready
+    return core, SessionDesk(core, runner, path), ready
 
 
-def _serve(core: EngineCore, io: EngineIO) -> None:
+def _serve(core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
     """Commands between steps, steps while there is work; publish each before the next begins."""
     while True:
         command = io.take(0 if core.has_work else None)
         while command is not None:
             if isinstance(command, Shutdown):
                 return
-            _obey(command, core, io)
+            _obey(command, core, desk, io)
             command = io.take(0)
         outputs, report = core.step()
         if report:
@@ -119,7 +126,7 @@ def _serve(core: EngineCore, io: EngineIO) -> None:
             io.reply(StepOutputs(step=report.step if report else -1, outputs=outputs))
 
 
-def _obey(command: Command, core: EngineCore, io: EngineIO) -> None:
+def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
     if isinstance(command, AddRequest):
         core.add(command)
     elif isinstance(command, AbortRequest):
@@ -131,5 +138,9 @@ def _obey(command: Command, core: EngineCore, io: EngineIO) -> None:
         if report:
             io.publish(report)
         io.reply(core.snapshot(command.ticket))
+    elif isinstance(command, SessionCommand):
+        io.reply(desk.answer(command))
+    elif isinstance(command, ListSessions):
+        io.reply(SessionList(ticket=command.ticket, sessions=core.session_infos()))
     elif isinstance(command, Ping):
         io.reply(Pong(ticket=command.ticket))

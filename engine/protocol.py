@@ -69,12 +69,29 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Generation ends when one of these is sampled; the token itself is reported."""
 
 
+class BeamParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Beam search as transformers defines it."""
+
+    width: Annotated[int, msgspec.Meta(ge=2, le=16)]
+    length_penalty: float = 1.0
+    """A finished beam's score is its summed log probability over its length to this power."""
+    early_stopping: bool | Literal["never"] = False
+    """True: end with `width` finished beams. False: when the best running one, at its present length, is
+    worse than all finished. "never": when no longer answer could be better."""
+
+
 class AddRequest(Message, frozen=True):
     request_id: str
     session: str
     """The chat this request belongs to; the label of its blocks in telemetry."""
     prompt: tuple[int, ...]
     sampling: SamplingParams
+    n: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
+    """Answers. They share the prompt's blocks; answer i is sampled with seed + i."""
+    beam: BeamParams | None = None
+    """Beam search instead of sampling; the n best beams come back, whole, at the end."""
+    keep: bool = False
+    """Keep the blocks for the session's next turn when the request ends (resident)."""
     salt: bytes = b""
     """Requests share cached blocks only with requests of the same salt."""
 
@@ -86,6 +103,22 @@ class AbortRequest(Message, frozen=True):
 class TakeSnapshot(Message, frozen=True):
     ticket: int
     """Returned in the `Snapshot`, so that answers find their question."""
+
+
+class SessionCommand(Message, frozen=True):
+    """Something to do with a session between its turns; answered by `SessionReply`."""
+
+    ticket: int
+    action: Literal["fork", "pin", "unpin", "close", "save", "restore"]
+    session: str
+    target: str = ""
+    """fork: the new session. save, restore: the file."""
+    salt: bytes = b""
+    """save, restore: the salt its requests carry."""
+
+
+class ListSessions(Message, frozen=True):
+    ticket: int
 
 
 class Ping(Message, frozen=True):
@@ -139,6 +172,19 @@ class EngineReady(Message, frozen=True):
     load_s: float
 
 
+class CacheMiss(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a session's next turn could not reuse all of the turn before."""
+
+    reason: Literal["diverged", "evicted"]
+    """diverged: the prompt differs from what is in the cache. evicted: it agrees, but a block was taken."""
+    position: int
+    """diverged: the first token that differs. evicted: the first token of the block that is gone."""
+    expected: int | None = None
+    """diverged: the token id there in the turn before; None where that turn ended."""
+    found: int | None = None
+    """diverged: the token id there now."""
+
+
 class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
     """New tokens of one request."""
 
@@ -147,16 +193,45 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: FinishReason | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Prompt tokens whose KV was found in the prefix cache when the request was first admitted."""
+    """Prompt tokens whose KV was there already when the request was first admitted."""
     message: str = ""
     """Why, for `finish_reason` error."""
     code: ErrorCode | None = None
+    index: int = 0
+    """Which of the request's n answers."""
+    score: float | None = None
+    """Of a finished beam."""
+    miss: CacheMiss | None = None
+    """With the first tokens of a request, when its session has been here before."""
 
 
 class StepOutputs(Message, frozen=True):
     step: int
     """Number of the report of the same step; -1 for what happened between steps."""
     outputs: list[TokenOutput]
+
+
+class SessionReply(Message, frozen=True):
+    ticket: int
+    ok: bool
+    message: str
+    """What was done, or why not."""
+    tokens: int = 0
+    """fork: tokens shared; save, restore: tokens whose KV was written or read."""
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    session: str
+    state: Literal["running", "waiting", "resident", "remembered"]
+    """remembered: its blocks were reclaimed; what is left of it is in the prefix cache."""
+    tokens: int
+    blocks: int
+    pinned: bool
+
+
+class SessionList(Message, frozen=True):
+    ticket: int
+    sessions: list[SessionInfo]
 
 
 class Pong(Message, frozen=True):
@@ -414,8 +489,8 @@ class Rejected(Message, frozen=True):
     ticket: int | None = None
 
 
-Command = AddRequest | AbortRequest | TakeSnapshot | Ping | Shutdown
-Reply = LoadProgress | EngineReady | StepOutputs | Snapshot | Pong | EngineFailed
+Command = AddRequest | AbortRequest | TakeSnapshot | SessionCommand | ListSessions | Ping | Shutdown
+Reply = LoadProgress | EngineReady | StepOutputs | Snapshot | SessionReply | SessionList | Pong | EngineFailed
 ClientMessage = Hello | Chat | Cancel | GetStatus | GetSnapshot | StopDaemon
 FrontMessage = Welcome | Accepted | Delta | Finished | Failed | Status | Snapshot | Stopping | Rejected
 

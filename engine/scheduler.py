@@ -2,160 +2,293 @@
 
 There is no prefill phase and no decode phase. Every step gives each sequence some tokens to compute
 until the token budget is spent: sequences with one token to go first, then the chunks of long
-prompts, then waiting sequences. Without memory the newest running sequence is preempted (recompute).
-The scheduler sees lengths and blocks; it does not see tensors, text or sockets.
+prompts, then waiting sequences. Without memory, resident sessions give way first, then the newest
+running sequence is preempted. The scheduler sees lengths and blocks; it does not see tensors, text
+or sockets.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from engine.blocks.paged import PagedBlocks
-from engine.protocol import FinishReason
-from engine.sequence import Sequence, Span, Step
+from engine.blocks.tables import BlockTables, Match
+from engine.preemption import PreemptionCosts
+from engine.sequence import Sequence, Span, Step, common_prefix
+from engine.sessions import Sessions
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The step being put together."""
+
+    budget: int
+    spans: dict[int, Span] = field(default_factory=dict)
+    preempted: bool = False
+
+    def add(self, sequence: Sequence, start: int, count: int) -> None:
+        self.spans[sequence.id] = Span(sequence, start, count)
+        self.budget -= count
+
+    def drop(self, sequence: Sequence) -> None:
+        span = self.spans.pop(sequence.id, None)
+        if span:
+            self.budget += span.count
+            sequence.computed -= span.count
 
 
 class Scheduler:
     """Waiting and running sequences over one set of block tables."""
 
-    def __init__(self, blocks: PagedBlocks, *, step_tokens: int, max_running: int, max_context: int) -> None:
-        if min(step_tokens, max_running, max_context) < 1:
-            raise ValueError("step_tokens, max_running and max_context are at least 1")
+    def __init__(
+        self,
+        blocks: BlockTables,
+        *,
+        step_tokens: int,
+        max_running: int,
+        sessions: Sessions | None = None,
+        costs: PreemptionCosts | None = None,
+    ) -> None:
+        if min(step_tokens, max_running) < 1:
+            raise ValueError("step_tokens and max_running are at least 1")
         self.blocks = blocks
         self.step_tokens = step_tokens
         self.max_running = min(max_running, step_tokens)
-        self.max_context = max_context
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         """Oldest admission first; the last one is preempted first."""
         self.preemptions = 0
+        self._sessions = sessions
+        self._costs = costs or PreemptionCosts()
         self._steps = 0
         self._hit_tokens = 0
+        self._stuck: list[Sequence] = []
         self._blocked: tuple[Sequence, int] | None = None
         """The head of the queue that did not fit, and the blocks that were available then."""
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence. The caller has checked that it can fit."""
+        """Queue a sequence."""
         self.waiting.append(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it stands, and give its blocks back."""
+    def remove(self, sequence: Sequence, *, keep: bool = False) -> None:
+        """Take a sequence out, wherever it stands. Its blocks go back, or (`keep`) stay as its session's resident."""
         if sequence in self.running:
             self.running.remove(sequence)
-        else:
+        elif sequence in self.waiting:
             self.waiting.remove(sequence)
-        self.blocks.release(sequence)
+        if keep and self._sessions and sequence.table:
+            self._sessions.keep(sequence)
+        else:
+            self.blocks.release(sequence)
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Start a running sequence that shares all blocks of another running one."""
+        self._fork(parent, child, parent.computed)
 
     def schedule(self) -> Step | None:
         """The next step, or None when nothing can be computed. Blocks are taken and tokens counted as computed."""
-        spans: dict[int, Span] = {}
-        preempted = self._schedule_running(spans)
-        for span in spans.values():
+        plan = _Plan(self.step_tokens)
+        self._fork_beams()
+        self._schedule_running(plan)
+        for span in plan.spans.values():
             self.blocks.publish(span.sequence, span.start)
-        if not preempted:
-            self._admit_waiting(spans)
-        if not spans:
+        if not plan.preempted:
+            self._admit_waiting(plan)
+        if not plan.spans:
             return None
+        self._fork_answers(plan)
         self._steps += 1
-        return Step(self._steps, list(spans.values()), self.blocks.take_copies())
-
-    def commit(self, step: Step, sampled: list[int]) -> list[tuple[Sequence, int, FinishReason | None]]:
-        """Append the sampled tokens; end the sequences that are done. (sequence, token, finish reason) each."""
-        results: list[tuple[Sequence, int, FinishReason | None]] = []
-        tokens = iter(sampled)
-        for span in step.spans:
-            if span.samples:
-                sequence = span.sequence
-                token = next(tokens)
-                sequence.tokens.append(token)
-                reason = self._finish_reason(sequence, token)
-                if reason:
-                    self.remove(sequence)
-                results.append((sequence, token, reason))
-        return results
+        moves = self.blocks.take_moves()
+        return Step(self._steps, list(plan.spans.values()), moves.swap_out, moves.copies, moves.swap_in)
 
     def take_hit_tokens(self) -> int:
         """Prompt tokens that sequences admitted since the last call found in the cache."""
         tokens, self._hit_tokens = self._hit_tokens, 0
         return tokens
 
-    def _schedule_running(self, spans: dict[int, Span]) -> bool:
-        """Give running sequences their tokens, preempting for memory. True when something was preempted."""
-        budget = self.step_tokens
-        preempted = False
+    def take_stuck(self) -> list[Sequence]:
+        """Sequences taken out because they cannot fit however long they wait (pinned sessions hold the rest)."""
+        stuck, self._stuck = self._stuck, []
+        return stuck
+
+    # -- running -------------------------------------------------------------------------------
+
+    def _schedule_running(self, plan: _Plan) -> None:
         for sequence in sorted(self.running, key=_is_prefill):
-            if budget == 0:
-                break
-            if not sequence.table:  # preempted for one that came before it in this very loop
-                continue
-            start = sequence.computed
-            count = min(len(sequence.tokens) - start, budget)
-            while not self.blocks.grow(sequence, count):
-                victim = self.running[-1]
-                preempted = True
-                self._preempt(victim)
-                if victim.id in spans:
-                    budget += spans.pop(victim.id).count
-                if victim is sequence:
-                    break
-            else:
-                spans[sequence.id] = Span(sequence, start, count)
-                budget -= count
-        return preempted
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Give up a running sequence's blocks and put it back at the head of the queue, to be computed again.
-
-        Full blocks keep their content and their hash, so most of it is found in the cache later.
-        """
-        self.running.remove(sequence)
-        self.blocks.events.add("preempt", -1, sequence.id, sequence.session)
-        self.blocks.release(sequence)
-        sequence.preemptions += 1
-        self.preemptions += 1
-        self.waiting.appendleft(sequence)
-
-    def _admit_waiting(self, spans: dict[int, Span]) -> None:
-        budget = self.step_tokens - sum(span.count for span in spans.values())
-        while self.waiting and budget > 0 and len(self.running) < self.max_running:
-            sequence = self.waiting[0]
-            available = self.blocks.pool.available
-            if self._blocked and self._blocked[0] is sequence and available <= self._blocked[1]:
+            if plan.budget == 0:
                 return
-            match = self.blocks.match(sequence)
-            if not self._fits(sequence, len(match.blocks), match.cost):
-                self._blocked = (sequence, available)
+            if sequence.table and sequence.id not in plan.spans:  # not preempted or planned by one before it
+                for member, count in self._work(sequence, plan.budget):
+                    if not self._grow(plan, member, count):
+                        break
+
+    def _work(self, sequence: Sequence, budget: int) -> list[tuple[Sequence, int]]:
+        """What to compute with a running sequence: (sequence, tokens). Beams decode in lockstep or not at all."""
+        missing = len(sequence.tokens) - sequence.computed
+        group = sequence.group
+        if group is None or len(group.beams) == 1:
+            return [(sequence, min(missing, budget))]
+        if missing > 1:  # recomputed after preemption: up to where the others are
+            return [(sequence, min(missing - 1, budget))]
+        if group.ready and len(group.beams) <= budget:
+            return [(beam, 1) for beam in group.beams]
+        return []
+
+    def _grow(self, plan: _Plan, sequence: Sequence, count: int) -> bool:
+        """Make room for `count` tokens, taking from residents and then from the newest running sequence.
+
+        False when the sequence itself had to go.
+        """
+        start = sequence.computed
+        while not self.blocks.grow(sequence, count):
+            if self._sessions and self._sessions.reclaim():
+                continue
+            victim = self.running[-1]
+            self._preempt(plan, victim)
+            if victim is sequence or (victim.group is not None and victim.group is sequence.group):
+                return False
+        plan.add(sequence, start, count)
+        return True
+
+    def _preempt(self, plan: _Plan, victim: Sequence) -> None:
+        """Put the victim (with all its beams) back at the head of the queue; its blocks are swapped out or given up.
+
+        Given up, full blocks keep their content and their hash, so most of it is found in the cache later.
+        """
+        plan.preempted = True
+        members = victim.group.beams if victim.group else [victim]
+        for member in members:
+            if member not in self.running:  # a beam that has not forked again since the last preemption
+                continue
+            plan.drop(member)
+            self.running.remove(member)
+            self.blocks.events.add("preempt", -1, member.id, member.session)
+            self._take_blocks_from(member)
+            member.preemptions += 1
+        if victim.group:
+            members[0].children = members[1:]
+        self.preemptions += 1
+        self.waiting.appendleft(members[0])
+
+    def _take_blocks_from(self, sequence: Sequence) -> None:
+        blocks = self.blocks
+        if (
+            isinstance(blocks, PagedBlocks)
+            and sequence.group is None
+            and not sequence.children
+            and blocks.can_swap_out(sequence)
+            and self._costs.choose(sequence.computed, len(sequence.table)).swap
+        ):
+            blocks.swap_out(sequence)
+        else:
+            blocks.release(sequence)
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    def _admit_waiting(self, plan: _Plan) -> None:
+        while self.waiting and plan.budget > 0:
+            sequence = self.waiting[0]
+            if sum(map(_places, self.running)) + _places(sequence) > self.max_running:
+                return
+            if not self._admit(sequence):
+                if not self.running and not plan.spans:
+                    self._stuck.append(self.waiting.popleft())
                 return
             self.waiting.popleft()
-            self._blocked = None
-            self.blocks.admit(sequence, match)
-            if not sequence.admitted:
-                sequence.admitted = True
-                sequence.cached_tokens = sequence.computed
-                self._hit_tokens += sequence.computed
-            start = sequence.computed
-            count = min(len(sequence.tokens) - start, budget)
-            grown = self.blocks.grow(sequence, count)
-            assert grown, "a sequence that fits as a whole has room for its first chunk"
-            self.blocks.publish(sequence, start)
             self.running.append(sequence)
-            spans[sequence.id] = Span(sequence, start, count)
-            budget -= count
+            start = sequence.computed
+            (_, count), *_ = self._work(sequence, plan.budget) or [(sequence, 0)]
+            if count > 0:
+                grown = self.blocks.grow(sequence, count)
+                assert grown, "a sequence that fits as a whole has room for its first chunk"
+                self.blocks.publish(sequence, start)
+                plan.add(sequence, start, count)
 
-    def _fits(self, sequence: Sequence, matched: int, cost: int) -> bool:
-        """True when all its present tokens fit at once and each running sequence could still take a block.
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give a waiting sequence its first blocks: what its session kept, or the cached prefix. False without memory.
 
-        Admitting less than the whole sequence, or into the last blocks, would preempt it again at once.
+        It must fit as a whole, and each running sequence must still be able to take a block: admitted
+        into less, it would be preempted again at once.
         """
-        needed = -(-len(sequence.tokens) // self.blocks.block_size) - matched + cost
-        return needed + len(self.running) <= self.blocks.pool.available
+        available = self.blocks.pool.available
+        reclaimable = self._sessions is not None and self._sessions.reclaimable
+        if self._blocked and self._blocked[0] is sequence and available <= self._blocked[1] and not reclaimable:
+            return False  # nothing was given back since it last did not fit
+        while True:
+            if self._resume(sequence):
+                break
+            match = self.blocks.fits(sequence, len(self.running))
+            if match is not None:
+                self.blocks.admit(sequence, match)
+                break
+            if not (self._sessions and self._sessions.reclaim()):
+                self._blocked = (sequence, self.blocks.pool.available)
+                return False
+        self._blocked = None
+        if not sequence.admitted:
+            sequence.admitted = True
+            sequence.cached_tokens = sequence.computed
+            self._hit_tokens += sequence.computed
+        return True
 
-    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
-        if token in sequence.sampling.stop_token_ids:
-            return "stop"
-        if sequence.generated >= sequence.sampling.max_tokens or len(sequence.tokens) >= self.max_context:
-            return "length"
-        return None
+    def _resume(self, sequence: Sequence) -> bool:
+        """Continue in the blocks of the session's last turn, as far as both agree."""
+        blocks, sessions = self.blocks, self._sessions
+        session = sessions.get(sequence.session) if sessions else None
+        if sessions is None or session is None or session.resident is None or not isinstance(blocks, PagedBlocks):
+            return False
+        resident = session.resident
+        if sequence.swapped or sequence.admitted or resident.salt != sequence.salt:
+            return False
+        common = common_prefix(resident.tokens[: resident.computed], sequence.tokens[:-1])
+        match: Match = blocks.match(sequence)
+        if common == 0 or common < len(match.blocks) * blocks.block_size:
+            return False
+        given_up = sum(blocks.pool.refs[block] == 1 for block in resident.table[blocks.blocks_for(common) :])
+        needed = blocks.blocks_needed(sequence) - blocks.blocks_for(common) + 1  # the tail may have to be copied
+        if needed + len(self.running) > blocks.pool.available + given_up:
+            return False
+        sessions.take(sequence.session)
+        blocks.adopt(resident, sequence, common)
+        return True
+
+    # -- forks ---------------------------------------------------------------------------------
+
+    def _fork_beams(self) -> None:
+        """Preempted beams share again: each forks from the first one where both agree, once that is computed."""
+        for parent in list(self.running):
+            if parent.group and parent.children and parent.computed == len(parent.tokens) - 1:
+                children, parent.children = parent.children, []
+                for child in children:
+                    common = common_prefix(parent.tokens, child.tokens[:-1])
+                    self._fork(parent, child, min(common, parent.computed))
+
+    def _fork_answers(self, plan: _Plan) -> None:
+        """The other answers to a prompt are born when the prompt is computed, and sample from the same logits.
+
+        Done last, when nothing of this step can be preempted any more.
+        """
+        for span in plan.spans.values():
+            parent = span.sequence
+            if parent.children and parent.group is None and span.samples:
+                span.forks, parent.children = parent.children, []
+                for child in span.forks:
+                    self._fork(parent, child, len(child.tokens))
+
+    def _fork(self, parent: Sequence, child: Sequence, tokens: int) -> None:
+        assert isinstance(self.blocks, PagedBlocks), "only paged sequences fork"
+        self.blocks.fork(parent, child, tokens)
+        child.admitted = True
+        child.cached_tokens = parent.cached_tokens
+        self.running.append(child)
+
+
+def _places(sequence: Sequence) -> int:
+    """Sequences that this one is or will soon become."""
+    if sequence.group and len(sequence.group.beams) == 1:
+        return sequence.group.search.params.width
+    return 1 + len(sequence.children)
 
 
 def _is_prefill(sequence: Sequence) -> bool:

@@ -1,13 +1,17 @@
 """A sequence: one stream of tokens with a block table; and a step: what one forward pass computes.
 
-These are the nouns the scheduler, the block manager and the runner share. They hold no tensor.
+These are the nouns the scheduler, the block tables and the runner share. They hold no tensor.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from engine.protocol import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.beam import BeamGroup
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +33,8 @@ class Sequence:
     prompt_len: int
     sampling: SamplingParams
     salt: bytes = b""
+    index: int = 0
+    """Which of its request's answers this is."""
     computed: int = 0
     """Tokens whose KV is in the blocks, those of a step under way included."""
     table: list[int] = field(default_factory=list)
@@ -36,10 +42,17 @@ class Sequence:
     hashes: list[bytes] = field(default_factory=list)
     """Chain hash of each full logical block seen so far; survives preemption."""
     cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache at the first admission."""
+    """Prompt tokens whose KV was there already at the first admission."""
     admitted: bool = False
     """Has been given blocks at least once."""
     preemptions: int = 0
+    children: list[Sequence] = field(default_factory=list)
+    """Sequences that will fork from this one as soon as all it has in common with them is computed."""
+    group: BeamGroup | None = None
+    """The beams it is one of."""
+    swapped: list[int] = field(default_factory=list)
+    """Host slot of each logical block, while the sequence's KV waits in host memory."""
+    swapped_tokens: int = 0
 
     @property
     def generated(self) -> int:
@@ -47,13 +60,15 @@ class Sequence:
         return len(self.tokens) - self.prompt_len
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Span:
     """Tokens `start .. start+count-1` of a sequence, to compute in one step."""
 
     sequence: Sequence
     start: int
     count: int
+    forks: list[Sequence] = field(default_factory=list)
+    """Sequences born from this one in this step: each samples a token of its own from the same logits."""
 
     @property
     def samples(self) -> bool:
@@ -63,9 +78,39 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward pass: spans of several sequences, prefill and decode alike."""
+    """One forward pass: spans of several sequences, prefill and decode alike.
+
+    Before the forward the executor moves KV in this order: swap_out, copy, swap_in; all copies read
+    before any is written.
+    """
 
     number: int
     spans: list[Span]
+    swap_out: list[tuple[int, int]] = field(default_factory=list)
+    """(block, host slot)."""
     copies: list[tuple[int, int]] = field(default_factory=list)
-    """(source, destination) blocks to copy in all layers before the forward (copy-on-write)."""
+    """(source, destination) blocks, in all layers (copy-on-write)."""
+    swap_in: list[tuple[int, int]] = field(default_factory=list)
+    """(host slot, block)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What the executor hands back."""
+
+    tokens: list[int]
+    """One sampled token for each span that samples, followed by one for each of its forks; in order.
+    Beams get none: see `top`."""
+    top: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
+    """For each beam that reached its newest token, by sequence id: the best next tokens and their log
+    probabilities, best first."""
+    swap_s: float = 0.0
+    """Seconds spent moving blocks between device and host."""
+
+
+def common_prefix(one: list[int], other: list[int]) -> int:
+    """Length of the longest common prefix, in tokens."""
+    shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:
+        return shorter
+    return next(index for index in range(shorter) if one[index] != other[index])

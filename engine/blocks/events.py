@@ -19,6 +19,11 @@ class EventLog:
     ) -> None:
         self._pending.append(PoolEvent(kind, block, seq, session, index, source))
 
+    def add_table(self, kind: EventKind, table: list[int], seq: int, session: str) -> None:
+        """The same event for each block of a whole table: first block first, or last first for `release`."""
+        events = [PoolEvent(kind, block, seq, session, index) for index, block in enumerate(table)]
+        self._pending += reversed(events) if kind == "release" else events
+
     @property
     def next_event(self) -> int:
         """Number the next event will get."""
@@ -34,3 +39,17 @@ class EventLog:
         self._first += len(events)
         self._pending = []
         return first, events
+
+
+class SilentLog(EventLog):
+    """For simulations that nobody watches: counts nothing and keeps nothing."""
+
+    __slots__ = ()
+
+    def add(
+        self, kind: EventKind, block: int, seq: int = -1, session: str = "", index: int = -1, source: int = -1
+    ) -> None:
+        pass
+
+    def add_table(self, kind: EventKind, table: list[int], seq: int, session: str) -> None:
+        pass

@@ -142,12 +142,13 @@ class PoolMirror:
         elif kind == "release":
             table = self.tables[event.seq]
             table.blocks.pop()
+            table.length = min(table.length, len(table.blocks) * self.block_size)
             self._disown(table, block)
             if not table.blocks:
                 del self.tables[event.seq]
         elif kind == "cache":
             self._addressable.add(block)
-            self._set_fill(block, self.block_size)
+            self._write_fill(block, self.block_size)
         elif kind == "evict":
             self._addressable.discard(block)
             del self.cached[block]
@@ -173,7 +174,11 @@ class PoolMirror:
         owners = self._owners[block]
         del owners[table.seq]
         self._count(block, -1)
-        if not owners:
+        if owners:
+            if block not in self._addressable:  # the one that left may have had more tokens in it than those who stay
+                lengths = ((self.tables[seq].length, index) for seq, index in owners.items())
+                self._write_fill(block, max(self._in_block(length, index) for length, index in lengths))
+        else:
             del self._owners[block]
             self._slots_used -= self._fill[block]
             if block in self._addressable:
@@ -189,14 +194,23 @@ class PoolMirror:
         self._entries += change
 
     def _set_length(self, table: Table, length: int) -> None:
-        size = self.block_size
-        for index in range(min(table.length, length) // size, len(table.blocks)):
-            self._set_fill(table.blocks[index], min(size, max(0, length - index * size)))
+        for index in range(min(table.length, length) // self.block_size, len(table.blocks)):
+            self._set_fill(table.blocks[index], self._in_block(length, index))
         table.length = length
 
+    def _in_block(self, length: int, index: int) -> int:
+        """Tokens that a sequence of `length` tokens has in its logical block `index`."""
+        return min(self.block_size, max(0, length - index * self.block_size))
+
     def _set_fill(self, block: int, fill: int) -> None:
-        if block not in self._addressable or fill == self.block_size:
-            if self.refs[block]:
-                self._slots_used += fill - self._fill[block]
-            self._fill[block] = fill
-            self._changed.add(block)
+        if block in self._addressable:
+            fill = self.block_size
+        elif self.refs[block] > 1:  # nobody writes to a shared block: it holds what the longest of its owners wrote
+            fill = max(fill, self._fill[block])
+        self._write_fill(block, fill)
+
+    def _write_fill(self, block: int, fill: int) -> None:
+        if self.refs[block]:
+            self._slots_used += fill - self._fill[block]
+        self._fill[block] = fill
+        self._changed.add(block)

@@ -1,44 +1,59 @@
-"""Block tables of sequences, on demand: the `paged` policy.
+"""Block tables on demand: the `paged` policy.
 
 Gives a sequence blocks as its tokens need them, finds its prefix among the blocks already filled,
-lets forks share blocks and copies the one about to be written (copy-on-write). It changes
-`Sequence.table`, `.hashes` and `.computed`, and nothing else in the engine changes a table.
+lets forks share blocks and copies the one about to be written (copy-on-write), and moves a
+preempted sequence's KV to host memory and back.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from dataclasses import dataclass
 
 from engine.blocks.events import EventLog
-from engine.blocks.pool import BlockPool
-from engine.protocol import EventKind, SequenceSnapshot, Snapshot
-from engine.sequence import Sequence
+from engine.blocks.tables import BlockTables, Match, Moves
+from engine.protocol import EventKind
+from engine.sequence import Sequence, common_prefix
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The longest prefix of a sequence that is in the cache."""
+class PagedBlocks(BlockTables):
+    """The block tables over one pool, and the host slots beside it."""
 
-    blocks: list[int]
-    cost: int
-    """How many of them have no owner: taking the match makes that many fewer available."""
+    shares = True
 
-
-class PagedBlocks:
-    """The block tables over one pool."""
-
-    def __init__(self, num_blocks: int, block_size: int, *, prefix_cache: bool = True) -> None:
-        self.block_size = block_size
-        self.events = EventLog()
-        self.pool = BlockPool(num_blocks, self.events)
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        prefix_cache: bool = True,
+        host_slots: int = 0,
+        events: EventLog | None = None,
+    ) -> None:
+        super().__init__(num_blocks, block_size, events)
         self._prefix_cache = prefix_cache
-        self._sequences: dict[int, Sequence] = {}
-        self._changed: dict[int, Sequence] = {}
-        self._copies: list[tuple[int, int]] = []
+        self._host_slots = host_slots
+        self._host_free = list(range(host_slots))
+        self._host_leaving: list[int] = []
+        """Slots given up since the last step was planned, which that step may still write or read."""
+        self._host_left: list[int] = []
+        """Slots given up for the step under way: free behind it."""
+        self._moves = Moves([], [], [])
 
     # -- admission -----------------------------------------------------------------------------
+
+    def fits(self, sequence: Sequence, headroom: int) -> Match | None:
+        match = self.match(sequence)
+        needed = self.blocks_needed(sequence) - len(match.blocks) + match.cost
+        return match if needed + headroom <= self.pool.available else None
+
+    def blocks_needed(self, sequence: Sequence) -> int:
+        """Blocks for all tokens of a waiting sequence, and for what its children do not share with it."""
+        needed = self.blocks_for(max(len(sequence.tokens), sequence.swapped_tokens))
+        for child in sequence.children:
+            shared = common_prefix(sequence.tokens, child.tokens) // self.block_size
+            needed += self.blocks_for(len(child.tokens)) - shared
+        return needed
 
     def match(self, sequence: Sequence) -> Match:
         """The cached prefix, in whole blocks; at least one token is left to compute, for its logits."""
@@ -52,22 +67,27 @@ class PagedBlocks:
         return Match(blocks, sum(self.pool.refs[block] == 0 for block in blocks))
 
     def admit(self, sequence: Sequence, match: Match) -> None:
-        """Start the sequence's table with the blocks of the match."""
+        """Start the table with the cached prefix; behind it comes what waits in host memory, if anything does."""
         assert not sequence.table, "admitted with blocks"
         for block in match.blocks:
             revived = self.pool.acquire(block)
             kind: EventKind = "hit" if revived else "share"
             self.events.add(kind, block, sequence.id, sequence.session, len(sequence.table))
             sequence.table.append(block)
-        sequence.computed = len(match.blocks) * self.block_size
-        self._sequences[sequence.id] = self._changed[sequence.id] = sequence
+        sequence.computed = len(sequence.table) * self.block_size
+        if sequence.swapped:
+            self._swap_in(sequence)
+        self._track(sequence)
+
+    def adopt(self, resident: Sequence, sequence: Sequence, tokens: int) -> None:
+        """Give `sequence` the identity and blocks of `resident`, cut to its first `tokens` tokens."""
+        self._pop_blocks(resident, self.blocks_for(tokens))
+        sequence.id, sequence.table, resident.table = resident.id, resident.table, []
+        sequence.hashes = resident.hashes[: tokens // self.block_size]
+        sequence.computed = tokens
+        self._track(sequence)
 
     # -- growth --------------------------------------------------------------------------------
-
-    def blocks_to_grow(self, sequence: Sequence, tokens: int) -> int:
-        """Blocks `grow` would take to make room for `tokens` more tokens."""
-        missing = -(-(sequence.computed + tokens) // self.block_size) - len(sequence.table)
-        return max(0, missing) + self._must_copy(sequence)
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Make room for `tokens` more tokens and count them as computed. False, and nothing changed, without memory.
@@ -77,17 +97,17 @@ class PagedBlocks:
         grow 20  | full | full | full | full | (4) |    two blocks allocated; `half` copied first if shared
         ```
         """
-        missing = self.blocks_to_grow(sequence, tokens)
-        if missing > self.pool.available:
-            return False
-        if self._must_copy(sequence):
-            self._copy_on_write(sequence, sequence.computed // self.block_size)
-            missing -= 1
-        for _ in range(missing):
-            block = self.pool.take()
-            self.events.add("allocate", block, sequence.id, sequence.session, len(sequence.table))
-            sequence.table.append(block)
-        sequence.computed += tokens
+        end = sequence.computed + tokens
+        missing = max(0, -(-end // self.block_size) - len(sequence.table))
+        copied = self._must_copy(sequence)
+        if missing or copied:
+            if missing + copied > self.pool.available:
+                return False
+            if copied:
+                self._copy_on_write(sequence, sequence.computed // self.block_size)
+            for _ in range(missing):
+                self._append_new(sequence)
+        sequence.computed = end
         self._changed[sequence.id] = sequence
         return True
 
@@ -103,78 +123,76 @@ class PagedBlocks:
                     sequence.table[index], self._chain_hash(sequence, index), self._tokens(sequence, index)
                 )
 
-    def take_copies(self) -> list[tuple[int, int]]:
-        """(source, destination) blocks to copy before the next forward, all sources read before any is written."""
-        copies, self._copies = self._copies, []
-        return copies
+    def take_moves(self) -> Moves:
+        moves, self._moves = self._moves, Moves([], [], [])
+        self._host_free.extend(self._host_left)
+        self._host_left, self._host_leaving = self._host_leaving, []
+        return moves
 
     # -- sharing and giving back ---------------------------------------------------------------
 
-    def fork(self, parent: Sequence, child: Sequence) -> None:
-        """The child shares every block of the parent, the half-filled last one too."""
+    def fork(self, parent: Sequence, child: Sequence, tokens: int) -> None:
+        """The child shares the parent's blocks that hold its first `tokens` tokens, a half-filled last one too."""
         assert not child.table, "forked into a sequence with blocks"
-        for index, block in enumerate(parent.table):
+        for index in range(self.blocks_for(tokens)):
+            block = parent.table[index]
             self.pool.acquire(block)
             self.events.add("share", block, child.id, child.session, index)
-        child.table = list(parent.table)
-        child.hashes = list(parent.hashes)
-        child.computed = parent.computed
-        self._sequences[child.id] = self._changed[child.id] = child
+            child.table.append(block)
+        child.hashes = parent.hashes[: tokens // self.block_size]
+        child.computed = tokens
+        self._track(child)
 
     def release(self, sequence: Sequence) -> None:
-        """Give up all blocks, last first, so that the tail of a cached sequence is evicted before its head."""
-        if self._copies:
+        if self._moves.copies:
             owned = set(sequence.table)
-            self._copies = [copy for copy in self._copies if copy[1] not in owned]
-        while sequence.table:
-            block = sequence.table.pop()
-            self.pool.release(block)
-            self.events.add("release", block, sequence.id, sequence.session, len(sequence.table))
-        sequence.computed = 0
-        self._sequences.pop(sequence.id, None)
-        self._changed.pop(sequence.id, None)
+            self._moves.copies[:] = [copy for copy in self._moves.copies if copy[1] not in owned]
+        self.drop_swapped(sequence)
+        super().release(sequence)
 
-    # -- reporting -----------------------------------------------------------------------------
+    # -- host memory ---------------------------------------------------------------------------
 
-    def take_lengths(self) -> list[tuple[int, int]]:
-        """(sequence, tokens in its blocks) of the sequences that changed since the last call."""
-        changed, self._changed = self._changed, {}
-        return [(sequence.id, sequence.computed) for sequence in changed.values()]
+    def can_swap_out(self, sequence: Sequence) -> bool:
+        return len(sequence.table) <= len(self._host_free)
 
-    def snapshot(self, *, ticket: int, step: int, running: int, waiting: int, preemptions: int) -> Snapshot:
-        """The whole state, for a `PoolMirror`."""
-        sequences = [
-            SequenceSnapshot(seq=s.id, session=s.session, blocks=list(s.table), length=s.computed)
-            for s in self._sequences.values()
-        ]
-        owned = {block for sequence in sequences for block in sequence.blocks}
-        return Snapshot(
-            ticket=ticket,
-            next_event=self.events.next_event,
-            step=step,
-            num_blocks=self.pool.num_blocks,
-            block_size=self.block_size,
-            sequences=sequences,
-            cached=self.pool.cached_blocks(),
-            addressable=sorted(block for block in owned if self.pool.addressable(block)),
-            running=running,
-            waiting=waiting,
-            preemptions=preemptions,
-        )
+    def swap_out(self, sequence: Sequence) -> None:
+        """Move the sequence's KV to host slots and give its blocks back. All of `computed` must be in the blocks
+        before the next step: nothing of it may belong to a step that is still being planned."""
+        tokens = sequence.computed
+        self._pop_blocks(sequence, self.blocks_for(tokens))
+        slots = [self._host_free.pop() for _ in sequence.table]
+        # A block that is about to be copied into still has its content elsewhere.
+        pending = {destination: source for source, destination in self._moves.copies}
+        sources = [pending.get(block, block) for block in sequence.table]
+        self._moves.swap_out.extend(zip(sources, slots, strict=True))
+        self.events.add("swap_out", -1, sequence.id, sequence.session)
+        self.release(sequence)
+        sequence.swapped, sequence.swapped_tokens = slots, tokens
 
-    def check(self) -> None:
-        """Raise AssertionError when an invariant of design.md, section 4, does not hold. For tests and idle moments."""
-        self.pool.check()
-        entries: dict[int, int] = {}
-        for sequence in self._sequences.values():
-            needed = -(-sequence.computed // self.block_size)
-            assert len(sequence.table) == needed, "waste of a sequence is less than one block"
-            for block in sequence.table:
-                entries[block] = entries.get(block, 0) + 1
-        for block in range(1, self.pool.num_blocks + 1):
-            assert self.pool.refs[block] == entries.get(block, 0), "references equal table entries"
+    def drop_swapped(self, sequence: Sequence) -> None:
+        """Forget what the sequence has in host memory."""
+        self._host_leaving.extend(sequence.swapped)
+        sequence.swapped, sequence.swapped_tokens = [], 0
+
+    @property
+    def host_used(self) -> int:
+        """Host slots that hold a preempted sequence's KV."""
+        return self._host_slots - len(self._host_free) - len(self._host_leaving) - len(self._host_left)
+
+    def _swap_in(self, sequence: Sequence) -> None:
+        for slot in sequence.swapped[len(sequence.table) :]:
+            self._append_new(sequence)
+            self._moves.swap_in.append((slot, sequence.table[-1]))
+        start, sequence.computed = sequence.computed, max(sequence.computed, sequence.swapped_tokens)
+        self.drop_swapped(sequence)
+        self.events.add("swap_in", -1, sequence.id, sequence.session)
+        self.publish(sequence, start)
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _check_table(self, sequence: Sequence) -> None:
+        needed = self.blocks_for(sequence.computed)
+        assert len(sequence.table) == needed, "waste of a sequence is less than one block"
 
     def _must_copy(self, sequence: Sequence) -> bool:
         """True when the next token's slot lies in a block that others own or can find by its content."""
@@ -186,7 +204,7 @@ class PagedBlocks:
 
     def _copy_on_write(self, sequence: Sequence, index: int) -> None:
         source, block = sequence.table[index], self.pool.take()
-        self._copies.append((source, block))
+        self._moves.copies.append((source, block))
         sequence.table[index] = block
         self.events.add("copy", block, sequence.id, sequence.session, index, source)
         self.pool.release(source)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.blocks.mirror import MirrorGap, PoolMirror
 from engine.core import EngineCore
-from engine.protocol import Snapshot, StepReport, decode_report, encode
-from tests.engine.fakes import expected_answer, make_core, request
+from engine.protocol import BeamParams, Snapshot, StepReport, TokenOutput, decode_report, encode
+from tests.engine.fakes import expected_answer, expected_beams, make_core, request
 
 
 def state_of(snapshot: Snapshot) -> dict[str, object]:
@@ -28,8 +31,20 @@ def state_of_mirror(mirror: PoolMirror) -> dict[str, object]:
     }
 
 
+@dataclass
+class Asked:
+    """A request under way: what it should say in the end, and what it has said."""
+
+    answers: list[list[int]]
+    said: dict[int, list[int]]
+    ended: set[int]
+
+
+STOP = (7,)
+
+
 class Histories(RuleBasedStateMachine):
-    """Requests with common prefixes come, are aborted and are stepped over a pool that is too small."""
+    """Requests with common prefixes come, fork, search, resume and are aborted, over a pool that is too small."""
 
     core: EngineCore
 
@@ -39,37 +54,106 @@ class Histories(RuleBasedStateMachine):
         step_tokens=st.integers(1, 24),
         max_running=st.integers(1, 8),
         prefix_cache=st.booleans(),
+        host_slots=st.sampled_from([0, 3, 30]),
     )
-    def start(self, num_blocks: int, block_size: int, step_tokens: int, max_running: int, prefix_cache: bool) -> None:
+    def start(
+        self,
+        num_blocks: int,
+        block_size: int,
+        step_tokens: int,
+        max_running: int,
+        prefix_cache: bool,
+        host_slots: int,
+    ) -> None:
         self.core = make_core(
-            num_blocks, block_size, step_tokens=step_tokens, max_running=max_running, prefix_cache=prefix_cache
+            num_blocks,
+            block_size,
+            step_tokens=step_tokens,
+            max_running=max_running,
+            prefix_cache=prefix_cache,
+            host_slots=host_slots,
         )
         self.mirror = PoolMirror.from_snapshot(self.core.snapshot(0))
         self.names = 0
-        self.prompts: dict[str, tuple[list[int], int]] = {}
-        self.answers: dict[str, list[int]] = {}
+        self.asked: dict[str, Asked] = {}
 
     @rule(
         stem=st.sampled_from([[], [1] * 6, [1] * 13, [1, 1, 1, 2, 2, 2, 2, 2]]),
         tail=st.lists(st.integers(0, 3), max_size=9),
         max_tokens=st.integers(1, 12),
+        n=st.sampled_from([1, 1, 1, 2, 4]),
+        session=st.sampled_from(["a", "b", "c"]),
+        keep=st.booleans(),
         salt=st.sampled_from([b"", b"", b"s"]),
     )
-    def add(self, stem: list[int], tail: list[int], max_tokens: int, salt: bytes) -> None:
+    def add(
+        self, stem: list[int], tail: list[int], max_tokens: int, n: int, session: str, keep: bool, salt: bytes
+    ) -> None:
+        prompt = [*stem, *tail]
+        answers = [
+            expected_answer(prompt, max_tokens, STOP, self.core.max_context, seed) for seed in range(n) if prompt
+        ]
+        self.ask(prompt, answers, max_tokens, n=n, session=session, keep=keep, salt=salt)
+
+    @rule(
+        prompt=st.lists(st.integers(0, 3), min_size=1, max_size=14),
+        max_tokens=st.integers(1, 8),
+        beam=st.builds(
+            BeamParams,
+            width=st.integers(2, 4),
+            length_penalty=st.sampled_from([0.0, 1.0, 2.0]),
+            early_stopping=st.sampled_from([True, False, "never"]),
+        ),
+    )
+    def search(self, prompt: list[int], max_tokens: int, beam: BeamParams) -> None:
+        room = min(max_tokens, self.core.max_context - len(prompt))
+        answers = expected_beams(prompt, room, beam, STOP) if room > 0 else []
+        self.ask(prompt, answers, max_tokens, n=beam.width, beam=beam)
+
+    @rule(data=st.data(), keep=st.booleans(), more=st.lists(st.integers(0, 3), min_size=1, max_size=5))
+    def continue_session(self, data: st.DataObject, keep: bool, more: list[int]) -> None:
+        """The next turn of a chat: what was said, sometimes rewritten, and something new."""
+        names = [name for name in self.core.sessions.names() if self.core.sessions.get(name).tokens]
+        if names:
+            name = data.draw(st.sampled_from(names))
+            history = self.core.sessions.get(name).tokens
+            cut = data.draw(st.integers(1, len(history)))
+            prompt = [*history[:cut], *more]
+            answers = [expected_answer(prompt, 5, STOP, self.core.max_context)]
+            self.ask(prompt, answers, 5, session=name, keep=keep)
+
+    def ask(self, prompt: list[int], answers: list[list[int]], max_tokens: int, **more: Any) -> None:
         self.names += 1
         name = str(self.names)
-        prompt = [*stem, *tail]
-        self.core.add(request(name, prompt, max_tokens, salt=salt))
-        if 0 < len(prompt) < self.core.max_context:
-            self.prompts[name] = (prompt, max_tokens)
-            self.answers[name] = []
+        self.core.add(request(name, prompt, max_tokens, STOP, **more))
+        self.asked[name] = Asked(answers, {}, set())
 
-    @precondition(lambda self: self.prompts)
+    @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(self.prompts)))
-        assert self.core.abort(name) is not None
-        del self.prompts[name]
+        name = data.draw(st.sampled_from(sorted(self.asked)))
+        if self.core.abort(name) is not None:
+            del self.asked[name]
+
+    @rule(data=st.data(), source=st.sampled_from(["a", "b", "c"]), child=st.sampled_from(["c", "d", "e"]))
+    def fork_session(self, data: st.DataObject, source: str, child: str) -> None:
+        if source != child:
+            before = self.core.blocks.pool.available
+            self.core.fork_session(source, child)
+            assert self.core.blocks.pool.available >= before, "a fork takes no block"
+
+    @rule(name=st.sampled_from(["a", "b", "c", "d", "e"]), what=st.sampled_from(["pin", "unpin", "close"]))
+    def manage_session(self, name: str, what: str) -> None:
+        if self.core.sessions.get(name):
+            if what == "close":
+                self.core.sessions.close(name)
+            else:
+                self.core.sessions.pin(name, what == "pin")
+
+    @rule(swap=st.booleans())
+    def prefer(self, swap: bool) -> None:
+        """From now on one way of preempting is measured to be the cheaper one."""
+        self.core.costs.token_s, self.core.costs.block_s = (1.0, 1e-9) if swap else (1e-9, 1.0)
 
     @rule(steps=st.integers(1, 6))
     def step(self, steps: int) -> None:
@@ -77,14 +161,25 @@ class Histories(RuleBasedStateMachine):
             outputs, report = self.core.step()
             self.follow(report)
             for output in outputs:
-                if output.finish_reason == "error":
-                    continue
-                self.answers[output.request_id].extend(output.tokens)
-                if output.finish_reason:
-                    prompt, max_tokens = self.prompts.pop(output.request_id)
-                    assert self.answers.pop(output.request_id) == expected_answer(
-                        prompt, max_tokens, context=self.core.max_context
-                    )
+                self.hear(output)
+
+    def hear(self, output: TokenOutput) -> None:
+        asked = self.asked[output.request_id]
+        if output.finish_reason == "error":
+            # Refused, or squeezed out by what is pinned or by its own siblings: the numbers are in the message.
+            assert output.code in ("bad_request", "too_long")
+            assert output.message
+            del self.asked[output.request_id]
+            return
+        said = asked.said.setdefault(output.index, [])
+        said.extend(output.tokens)
+        if output.finish_reason:
+            assert said == asked.answers[output.index]
+            asked.ended.add(output.index)
+            if len(asked.ended) == len(asked.answers):
+                del self.asked[output.request_id]
+        else:
+            assert said == asked.answers[output.index][: len(said)]
 
     @rule()
     def join_late(self) -> None:
@@ -98,32 +193,36 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self) -> None:
-        if hasattr(self, "core"):
-            self.core.blocks.check()
-            self.follow(self.core.flush())
-            snapshot = self.core.snapshot(0)
-            # Arrivals and aborts in the queue are counted by the next report, not by one of their own.
-            self.mirror.running, self.mirror.waiting = snapshot.running, snapshot.waiting
-            assert state_of_mirror(self.mirror) == state_of(snapshot)
-            status, fresh = self.mirror.status(), PoolMirror.from_snapshot(snapshot).status()
-            assert status == fresh
-            assert status.free + status.cached + status.active + status.shared == self.core.blocks.pool.num_blocks
-            lengths = sum(
-                -(-t.length // t_size) for t in self.mirror.tables.values() for t_size in [self.mirror.block_size]
-            )
-            assert status.active + status.shared + status.saved == lengths
+        if not hasattr(self, "core"):
+            return
+        self.core.blocks.check()
+        self.follow(self.core.flush())
+        snapshot = self.core.snapshot(0)
+        # Arrivals and aborts in the queue are counted by the next report, not by one of their own.
+        self.mirror.running, self.mirror.waiting = snapshot.running, snapshot.waiting
+        assert state_of_mirror(self.mirror) == state_of(snapshot)
+        status = self.mirror.status()
+        assert status == PoolMirror.from_snapshot(snapshot).status()
+        assert status.free + status.cached + status.active + status.shared == self.core.blocks.pool.num_blocks
+        entries = sum(len(table.blocks) for table in self.mirror.tables.values())
+        assert status.active + status.shared + status.saved == entries
 
     def teardown(self) -> None:
-        if hasattr(self, "core"):
-            for _ in range(10_000):
-                if not self.core.has_work:
-                    break
-                self.step(1)
-            assert not self.core.has_work, "every request comes to its end"
-            assert self.core.blocks.pool.available == self.core.blocks.pool.num_blocks
+        if not hasattr(self, "core"):
+            return
+        for _ in range(10_000):
+            if not self.core.has_work:
+                break
+            self.step(1)
+        assert not self.core.has_work, "every request comes to its end"
+        assert not self.asked
+        for name in self.core.sessions.names():
+            self.core.sessions.close(name)
+        assert self.core.blocks.pool.available == self.core.blocks.pool.num_blocks, "no block leaks"
+        assert self.core.blocks.host_used == 0, "no host slot leaks"
 
 
-Histories.TestCase.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
+Histories.TestCase.settings = settings(max_examples=2000, stateful_step_count=30, deadline=None)
 TestHistories = Histories.TestCase
 
 

@@ -75,17 +75,17 @@ def test_a_fork_shares_every_block_and_the_first_writer_copies_the_half_filled_o
     parent = make_sequence(1, [1, 2, 3, 4, 5, 6])
     compute(blocks, parent)
     child = make_sequence(2, list(parent.tokens))
-    blocks.fork(parent, child)
+    blocks.fork(parent, child, parent.computed)
     assert child.table == parent.table
     assert blocks.pool.available == 6, "a fork takes no block"
 
     shared_tail = parent.table[1]
     assert blocks.grow(child, 1)
-    assert blocks.take_copies() == [(shared_tail, child.table[1])]
+    assert blocks.take_moves().copies == [(shared_tail, child.table[1])]
     assert child.table[0] == parent.table[0]
     assert child.table[1] != shared_tail
     assert blocks.grow(parent, 1)
-    assert blocks.take_copies() == [], "the last owner writes in place"
+    assert blocks.take_moves().copies == [], "the last owner writes in place"
     blocks.check()
 
 
@@ -94,8 +94,8 @@ def test_a_copy_is_forgotten_when_its_sequence_is_released_first() -> None:
     parent = make_sequence(1, [1, 2, 3, 4, 5, 6])
     compute(blocks, parent)
     child = make_sequence(2, list(parent.tokens))
-    blocks.fork(parent, child)
+    blocks.fork(parent, child, parent.computed)
     assert blocks.grow(child, 1)
     blocks.release(child)
-    assert blocks.take_copies() == []
+    assert blocks.take_moves().copies == []
     blocks.check()

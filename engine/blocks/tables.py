@@ -1,0 +1,140 @@
+"""Block tables over one pool: what every allocation policy shares.
+
+A policy decides which blocks a sequence gets and when; giving them back, reporting and checking are
+the same for all. Nothing else in the engine changes a `Sequence.table` or `.computed`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.blocks.events import EventLog
+from engine.blocks.pool import BlockPool
+from engine.protocol import SequenceSnapshot, Snapshot
+from engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a sequence would start with if it were admitted now."""
+
+    blocks: list[int] = field(default_factory=list)
+    """Cached prefix (paged), or the hole it would be put in (contiguous)."""
+    cost: int = 0
+    """Blocks fewer available once the match is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """KV to move before the next forward; see `Step`."""
+
+    swap_out: list[tuple[int, int]]
+    copies: list[tuple[int, int]]
+    swap_in: list[tuple[int, int]]
+
+
+class BlockTables:
+    """Sequences with blocks, and the pool they come from."""
+
+    shares = False
+    """True when sequences may share blocks, so that forks, sessions and the prefix cache work."""
+
+    def __init__(self, num_blocks: int, block_size: int, events: EventLog | None = None) -> None:
+        self.block_size = block_size
+        self.events = events or EventLog()
+        self.pool = BlockPool(num_blocks, self.events)
+        self._sequences: dict[int, Sequence] = {}
+        self._changed: dict[int, Sequence] = {}
+
+    # -- what a policy answers -----------------------------------------------------------------
+
+    def fits(self, sequence: Sequence, headroom: int) -> Match | None:
+        """How to admit the whole sequence now and leave `headroom` blocks available; None when it does not fit."""
+        raise NotImplementedError
+
+    def admit(self, sequence: Sequence, match: Match) -> None:
+        """Give the sequence the blocks of the match."""
+        raise NotImplementedError
+
+    def grow(self, sequence: Sequence, tokens: int) -> bool:
+        """Make room for `tokens` more tokens and count them as computed. False, and nothing changed, without memory."""
+        raise NotImplementedError
+
+    def publish(self, sequence: Sequence, start: int) -> None:
+        """Make the blocks that tokens `start .. computed-1` filled addressable."""
+
+    def take_moves(self) -> Moves:
+        """The KV to move before the next forward, once."""
+        return Moves([], [], [])
+
+    def fork(self, parent: Sequence, child: Sequence, tokens: int) -> None:
+        """Share the blocks of the parent's first `tokens` tokens with the child. Only where `shares`."""
+        raise NotImplementedError
+
+    # -- what all share ------------------------------------------------------------------------
+
+    def release(self, sequence: Sequence) -> None:
+        """Give up all blocks, last first, so that the tail of a cached sequence is evicted before its head."""
+        self._pop_blocks(sequence, 0)
+        sequence.computed = 0
+        self._sequences.pop(sequence.id, None)
+        self._changed.pop(sequence.id, None)
+
+    def take_lengths(self) -> list[tuple[int, int]]:
+        """(sequence, tokens in its blocks) of the sequences that changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return [(sequence.id, sequence.computed) for sequence in changed.values()]
+
+    def snapshot(self, *, ticket: int, step: int, running: int, waiting: int, preemptions: int) -> Snapshot:
+        """The whole state, for a `PoolMirror`."""
+        sequences = [
+            SequenceSnapshot(seq=s.id, session=s.session, blocks=list(s.table), length=s.computed)
+            for s in self._sequences.values()
+        ]
+        owned = {block for sequence in sequences for block in sequence.blocks}
+        return Snapshot(
+            ticket=ticket,
+            next_event=self.events.next_event,
+            step=step,
+            num_blocks=self.pool.num_blocks,
+            block_size=self.block_size,
+            sequences=sequences,
+            cached=self.pool.cached_blocks(),
+            addressable=sorted(block for block in owned if self.pool.addressable(block)),
+            running=running,
+            waiting=waiting,
+            preemptions=preemptions,
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError when an invariant of design.md, section 4, does not hold. For tests and idle moments."""
+        self.pool.check()
+        entries: dict[int, int] = {}
+        for sequence in self._sequences.values():
+            self._check_table(sequence)
+            for block in sequence.table:
+                entries[block] = entries.get(block, 0) + 1
+        for block in range(1, self.pool.num_blocks + 1):
+            assert self.pool.refs[block] == entries.get(block, 0), "references equal table entries"
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold `tokens` tokens."""
+        return -(-tokens // self.block_size)
+
+    def _check_table(self, sequence: Sequence) -> None:
+        raise NotImplementedError
+
+    def _track(self, sequence: Sequence) -> None:
+        self._sequences[sequence.id] = self._changed[sequence.id] = sequence
+
+    def _append_new(self, sequence: Sequence) -> None:
+        block = self.pool.take()
+        self.events.add("allocate", block, sequence.id, sequence.session, len(sequence.table))
+        sequence.table.append(block)
+
+    def _pop_blocks(self, sequence: Sequence, keep: int) -> None:
+        table = sequence.table
+        while len(table) > keep:
+            block = table.pop()
+            self.pool.release(block)
+            self.events.add("release", block, sequence.id, sequence.session, len(table))

@@ -1,0 +1,52 @@
+"""Recompute or swap: which way of preempting a sequence is cheaper, by measurement.
+
+Costs are moving averages of what this engine saw: seconds per prompt token computed, seconds per
+block moved. Until both are known nothing is swapped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_WEIGHT = 0.2
+"""Of the newest measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The way taken, and the seconds each would cost."""
+
+    swap: bool
+    recompute_s: float
+    swap_s: float
+
+
+class PreemptionCosts:
+    """Measured costs of computing tokens again and of moving blocks out and back."""
+
+    def __init__(self) -> None:
+        self.token_s: float | None = None
+        self.block_s: float | None = None
+        self.last: Choice | None = None
+        """The choice of the last preemption, for whoever explains it."""
+
+    def saw_tokens(self, tokens: int, seconds: float) -> None:
+        """A step computed `tokens` prompt tokens."""
+        self.token_s = _average(self.token_s, seconds / tokens)
+
+    def saw_blocks(self, blocks: int, seconds: float) -> None:
+        """`blocks` blocks were moved between device and host."""
+        self.block_s = _average(self.block_s, seconds / blocks)
+
+    def choose(self, tokens: int, blocks: int) -> Choice:
+        """For a sequence of `tokens` computed tokens in `blocks` blocks. Swapping moves each block twice."""
+        if self.token_s is None or self.block_s is None:
+            self.last = Choice(False, 0.0, 0.0)
+        else:
+            recompute, swap = tokens * self.token_s, 2 * blocks * self.block_s
+            self.last = Choice(swap < recompute, recompute, swap)
+        return self.last
+
+
+def _average(old: float | None, new: float) -> float:
+    return new if old is None else old + _WEIGHT * (new - old)
