@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from engine.accounting import Accounting
 from engine.beam import BeamGroup, BeamSearch
 from engine.blocks import Policy, make_tables
 from engine.blocks.tables import Match
@@ -73,6 +74,7 @@ class EngineCore:
             sessions=self.sessions if self.blocks.shares else None,
             costs=self.costs,
         )
+        self.accounting = Accounting(num_blocks, block_size, self.max_context)
         self._executor = executor
         self._requests: dict[str, Request] = {}
         self._next_sequence = 1
@@ -109,6 +111,7 @@ class EngineCore:
         else:
             queued = sequences
         self._requests[message.request_id] = Request(message, sequences, group)
+        self.accounting.begin(message)
         for sequence in queued:
             self.scheduler.add(sequence)
 
@@ -119,6 +122,7 @@ class EngineCore:
             return None
         for sequence in request.living():
             self.scheduler.remove(sequence, keep=request.keeps(sequence))
+        self.accounting.end(request.message)
         return request.output((), 0, "abort")
 
     # -- steps ---------------------------------------------------------------------------------
@@ -131,6 +135,7 @@ class EngineCore:
         outputs += [self._fail(sequence) for sequence in self.scheduler.take_stuck()]
         if step is None:
             return outputs, self.flush()
+        self.accounting.saw_step(step)
         result = self._executor.execute(step)
         generated = self._commit(step, result, outputs)
         duration = time.perf_counter() - started
@@ -178,6 +183,7 @@ class EngineCore:
             salt=parent.salt,
         )
         self.blocks.fork(parent, child, parent.computed)
+        self.accounting.fork(source, target)
         self.sessions.keep(child)
         return child.computed
 
@@ -261,6 +267,7 @@ class EngineCore:
             self.scheduler.remove(sequence, keep=request.keeps(sequence))
             if request.finished(sequence):
                 del self._requests[sequence.request_id]
+                self.accounting.end(request.message)
         return msgspec.structs.replace(output, miss=miss) if miss else output
 
     def _advance(self, group: BeamGroup, result: StepResult) -> list[TokenOutput]:
@@ -274,6 +281,7 @@ class EngineCore:
             for beam in beams:
                 self.scheduler.remove(beam)
             del self._requests[beams[0].request_id]
+            self.accounting.end(request.message)
             return request.beam_outputs(group.search, self.max_context)
         group.beams = []
         continued: set[int] = set()
@@ -329,6 +337,7 @@ class EngineCore:
         request = self._requests.pop(sequence.request_id)
         for other in request.living():
             self.scheduler.remove(other)
+        self.accounting.end(request.message)
         pool, pinned = self.blocks.pool, self.sessions.pinned_blocks
         text = (
             f"the request needs more blocks than it can ever get: {len(sequence.tokens)} tokens so far, "
@@ -361,6 +370,7 @@ class EngineCore:
             first_event=first_event,
             events=events,
             lengths=self.blocks.take_lengths(),
+            shadows=self.accounting.apply(events, self.scheduler.running),
         )
 
     def _refusal(self, message: AddRequest) -> tuple[ErrorCode, str] | None:

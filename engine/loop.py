@@ -25,6 +25,7 @@ from engine.protocol import (
     Command,
     EngineFailed,
     EngineReady,
+    GetUsage,
     ListSessions,
     LoadProgress,
     Ping,
@@ -134,13 +135,21 @@ def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -
         if output:
             io.reply(StepOutputs(step=-1, outputs=[output]))
     elif isinstance(command, TakeSnapshot):
-        report = core.flush()
-        if report:
-            io.publish(report)
+        _publish_changes(core, io)
         io.reply(core.snapshot(command.ticket))
+    elif isinstance(command, GetUsage):
+        _publish_changes(core, io)
+        io.reply(core.accounting.usage(command.ticket))
     elif isinstance(command, SessionCommand):
         io.reply(desk.answer(command))
     elif isinstance(command, ListSessions):
         io.reply(SessionList(ticket=command.ticket, sessions=core.session_infos()))
     elif isinstance(command, Ping):
         io.reply(Pong(ticket=command.ticket))
+
+
+def _publish_changes(core: EngineCore, io: EngineIO) -> None:
+    """What changed since the last report, so that an answer given now does not run ahead of the telemetry."""
+    report = core.flush()
+    if report:
+        io.publish(report)

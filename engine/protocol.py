@@ -37,6 +37,8 @@ ErrorCode = Literal[
     "internal",
 ]
 
+SessionAction = Literal["fork", "pin", "unpin", "close", "save", "restore"]
+
 EventKind = Literal["allocate", "share", "hit", "release", "copy", "cache", "evict", "preempt", "swap_out", "swap_in"]
 
 
@@ -94,6 +96,8 @@ class AddRequest(Message, frozen=True):
     """Keep the blocks for the session's next turn when the request ends (resident)."""
     salt: bytes = b""
     """Requests share cached blocks only with requests of the same salt."""
+    tenant: str = ""
+    """Who pays: the label of the API key it came with."""
 
 
 class AbortRequest(Message, frozen=True):
@@ -109,7 +113,7 @@ class SessionCommand(Message, frozen=True):
     """Something to do with a session between its turns; answered by `SessionReply`."""
 
     ticket: int
-    action: Literal["fork", "pin", "unpin", "close", "save", "restore"]
+    action: SessionAction
     session: str
     target: str = ""
     """fork: the new session. save, restore: the file."""
@@ -118,6 +122,14 @@ class SessionCommand(Message, frozen=True):
 
 
 class ListSessions(Message, frozen=True):
+    """Which sessions the engine knows; clients ask the front the same."""
+
+    ticket: int
+
+
+class GetUsage(Message, frozen=True):
+    """Who has used what; clients ask the front the same."""
+
     ticket: int
 
 
@@ -234,6 +246,33 @@ class SessionList(Message, frozen=True):
     sessions: list[SessionInfo]
 
 
+class OwnerUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one session, or all sessions of one tenant, have used since the engine started."""
+
+    name: str
+    """Of the session, or the tenant. "(earlier)": sessions that are no longer remembered one by one."""
+    tenant: str
+    prompt_tokens_computed: int
+    """Those computed again after a preemption included."""
+    prompt_tokens_cached: int
+    generated_tokens: int
+    block_seconds: float
+    """A shared block's time is split equally among its owners at each moment."""
+
+
+class UsageReport(Message, frozen=True):
+    """Block-seconds of all sessions and `unowned_block_seconds` add up to `num_blocks` x `seconds`."""
+
+    ticket: int
+    seconds: float
+    """Since the engine started."""
+    num_blocks: int
+    sessions: list[OwnerUsage]
+    tenants: list[OwnerUsage]
+    unowned_block_seconds: float
+    """Of free and cached blocks."""
+
+
 class Pong(Message, frozen=True):
     ticket: int
 
@@ -270,6 +309,21 @@ class PoolEvent(msgspec.Struct, frozen=True, array_like=True):
     source: int = -1
 
 
+class ShadowStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy would hold of the live requests on as many slots; see engine/blocks/shadow.py."""
+
+    policy: str
+    requests_held: int
+    slots_used: int
+    """Slots that hold a token."""
+    reserved_waste: int
+    """Slots that are kept for tokens their request may still bring."""
+    internal_waste: int
+    """Slots that their request can never fill."""
+    external_waste: int
+    """Free slots, while the next request fits in no hole."""
+
+
 class StepReport(Message, frozen=True):
     """One step of the engine (or, between steps, what aborts changed), and every pool event since
     the previous report."""
@@ -292,6 +346,8 @@ class StepReport(Message, frozen=True):
     events: list[PoolEvent]
     lengths: list[tuple[int, int]]
     """(sequence, tokens in its blocks) of each sequence that changed."""
+    shadows: list[ShadowStatus] = []
+    """Every now and then (about twice a second), how other policies would fare; empty otherwise."""
 
 
 class SequenceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -353,6 +409,12 @@ class Chat(Message, frozen=True):
     session: str
     messages: list[ChatMessage]
     options: ChatOptions = ChatOptions()
+    keep: bool = False
+    """The session goes on: its next turn should find this one's blocks in place."""
+    n: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
+    """Answers. Each gets its own `Delta`s and its own `Finished`."""
+    beam: BeamParams | None = None
+    """Beam search instead of sampling; its n best answers come whole, at the end."""
 
 
 class Cancel(Message, frozen=True):
@@ -365,6 +427,16 @@ class GetStatus(Message, frozen=True):
 
 class GetSnapshot(Message, frozen=True):
     ticket: int
+
+
+class ManageSession(Message, frozen=True):
+    """Something to do with a session between its turns; answered by `SessionReply`. Files are named by the front."""
+
+    ticket: int
+    action: SessionAction
+    session: str
+    target: str = ""
+    """fork: the new session."""
 
 
 class StopDaemon(Message, frozen=True):
@@ -392,7 +464,9 @@ class Delta(Message, frozen=True):
     request_id: str
     text: str
     tokens: int
-    """Tokens generated so far."""
+    """Tokens generated so far, for this answer."""
+    index: int = 0
+    """Which of the request's n answers."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -415,6 +489,12 @@ class Finished(Message, frozen=True):
     finish_reason: FinishReason
     usage: Usage
     timing: Timing
+    index: int = 0
+    """Which of the request's n answers; the request is complete when each of them has finished."""
+    score: float | None = None
+    """Of a beam: its summed log probability over its length to the power of the length penalty."""
+    miss: str | None = None
+    """Why the session's turn could not reuse all of the turn before, in words; None when it could."""
 
 
 class Failed(Message, frozen=True):
@@ -475,6 +555,8 @@ class Status(Message, frozen=True):
     pool: PoolStatus | None
     scheduler: SchedulerStatus | None
     throughput: ThroughputStatus
+    shadows: list[ShadowStatus] = []
+    """How each policy would fare with the live requests; the last that the engine told."""
 
 
 class Stopping(Message, frozen=True):
@@ -489,10 +571,27 @@ class Rejected(Message, frozen=True):
     ticket: int | None = None
 
 
-Command = AddRequest | AbortRequest | TakeSnapshot | SessionCommand | ListSessions | Ping | Shutdown
-Reply = LoadProgress | EngineReady | StepOutputs | Snapshot | SessionReply | SessionList | Pong | EngineFailed
-ClientMessage = Hello | Chat | Cancel | GetStatus | GetSnapshot | StopDaemon
-FrontMessage = Welcome | Accepted | Delta | Finished | Failed | Status | Snapshot | Stopping | Rejected
+Command = AddRequest | AbortRequest | TakeSnapshot | SessionCommand | ListSessions | GetUsage | Ping | Shutdown
+Reply = (
+    LoadProgress | EngineReady | StepOutputs | Snapshot | SessionReply | SessionList | UsageReport | Pong | EngineFailed
+)
+ClientMessage = (
+    Hello | Chat | Cancel | GetStatus | GetSnapshot | ManageSession | ListSessions | GetUsage | StopDaemon
+)
+FrontMessage = (
+    Welcome
+    | Accepted
+    | Delta
+    | Finished
+    | Failed
+    | Status
+    | Snapshot
+    | SessionReply
+    | SessionList
+    | UsageReport
+    | Stopping
+    | Rejected
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {

@@ -119,6 +119,9 @@ class Scheduler:
             if plan.budget == 0:
                 return
             if sequence.table and sequence.id not in plan.spans:  # not preempted or planned by one before it
+                if sequence.group is None:
+                    self._grow(plan, sequence, min(len(sequence.tokens) - sequence.computed, plan.budget))
+                    continue
                 for member, count in self._work(sequence, plan.budget):
                     if not self._grow(plan, member, count):
                         break

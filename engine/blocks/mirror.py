@@ -100,6 +100,16 @@ class PoolMirror:
         """True when the block's content can be found by hash."""
         return block in self._addressable
 
+    @property
+    def owned_blocks(self) -> int:
+        """Active and shared blocks."""
+        return len(self._owners)
+
+    @property
+    def slots_used(self) -> int:
+        """Slots of owned blocks that hold a token, a shared block's counted once."""
+        return self._slots_used
+
     def status(self) -> PoolStatus:
         """The totals. O(num_blocks), for the longest run."""
         owned = len(self._owners)

@@ -117,8 +117,9 @@ class PagedBlocks(BlockTables):
         Called once a step is certain to run, before it does: each layer writes the KV of the whole
         batch before it attends, so a later sequence of the same step may already share them.
         """
-        if self._prefix_cache:
-            for index in range(start // self.block_size, sequence.computed // self.block_size):
+        first, end = start // self.block_size, sequence.computed // self.block_size
+        if first < end and self._prefix_cache:
+            for index in range(first, end):
                 self.pool.register(
                     sequence.table[index], self._chain_hash(sequence, index), self._tokens(sequence, index)
                 )

@@ -1,0 +1,167 @@
+"""A decoder-only transformer of the Llama family, over the operations of kernels/ and a paged KV cache.
+
+Knows tokens, positions and a plan of where they lie; knows no sequence, block table or request.
+
+```
+ids -> embedding -> [ norm -> qkv -> rope, write KV -> attention -> out -> +
+                      norm -> gate_up -> silu * -> down -> + ] * layers -> norm -> head -> logits
+```
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.models.config import DecoderConfig, RopeConfig
+from engine.models.weights import Checkpoint
+from kernels import ops
+from kernels.ops import AttentionPlan, PackedLinear
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Weights of one layer. qkv is queries, keys, values; gate_up is gate, up: one product each."""
+
+    input_norm: Tensor
+    qkv: PackedLinear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: PackedLinear
+    mlp_norm: Tensor
+    gate_up: PackedLinear
+    down: PackedLinear
+    rotates: bool
+
+
+class Decoder:
+    """The weights, and the two halves of a forward pass."""
+
+    def __init__(
+        self, config: DecoderConfig, embedding: Tensor, layers: list[Layer], norm: Tensor, head: PackedLinear
+    ) -> None:
+        self.config = config
+        self.embedding = embedding
+        """[vocab, hidden], in the checkpoint's dtype: rows are converted as they are looked up."""
+        self.layers = layers
+        self.norm = norm
+        self.head = head
+        self.dtype = norm.dtype
+        self.inv_freq = inverse_frequencies(config.rope, config.head_dim).to(norm.device)
+
+    def forward(self, ids: Tensor, kv: Sequence[Tensor], plan: AttentionPlan) -> Tensor:
+        """Hidden states [T, hidden] before the last norm, of tokens `ids` [T] that lie as `plan` says.
+
+        `kv` holds each layer's pool; the tokens' keys and values are written there.
+        """
+        config = self.config
+        scale = config.head_dim**-0.5
+        angles = ops.rope_angles(plan.positions, self.inv_freq, 1.0, self.dtype)
+        residual = self.embedding.index_select(0, ids).to(self.dtype)
+        x = torch.zeros_like(residual)
+        for layer, pool in zip(self.layers, kv, strict=True):
+            x = ops.add_rms_norm(x, residual, layer.input_norm, config.rms_norm_eps)
+            qkv = ops.linear(x, layer.qkv).view(len(ids), -1, config.head_dim)
+            if layer.q_norm is not None and layer.k_norm is not None:
+                queries, keys = qkv[:, : config.heads], qkv[:, config.heads : config.heads + config.kv_heads]
+                queries.copy_(ops.rms_norm(queries, layer.q_norm, config.rms_norm_eps))
+                keys.copy_(ops.rms_norm(keys, layer.k_norm, config.rms_norm_eps))
+            q = ops.rope_and_cache(qkv, config.heads, angles if layer.rotates else None, pool, plan)
+            x = ops.linear(ops.paged_attention(q, pool, plan, scale).flatten(1), layer.out)
+            x = ops.add_rms_norm(x, residual, layer.mlp_norm, config.rms_norm_eps)
+            x = ops.linear(ops.silu_mul(ops.linear(x, layer.gate_up)), layer.down)
+        return residual.add_(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[R, vocab] of the rows of `forward`'s result that are wanted, [R, hidden]."""
+        return ops.linear(ops.rms_norm(hidden, self.norm, self.config.rms_norm_eps), self.head)
+
+
+def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
+    """Rotary frequencies, float32 [head_dim / 2]; as transformers' modeling_rope_utils computes them."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).to(torch.float32) / head_dim
+    inv_freq = 1.0 / (rope.theta**exponents)
+    if rope.type == "linear":
+        return inv_freq / rope.factor
+    if rope.type == "llama3":
+        return _llama3_frequencies(inv_freq, rope)
+    return inv_freq
+
+
+def _llama3_frequencies(inv_freq: Tensor, rope: RopeConfig) -> Tensor:
+    """Long wavelengths are stretched by `factor`, short ones kept, those between blended (Llama 3.1)."""
+    longest = rope.original_context / rope.low_freq_factor
+    shortest = rope.original_context / rope.high_freq_factor
+    wavelength = 2 * math.pi / inv_freq
+    scaled = torch.where(wavelength > longest, inv_freq / rope.factor, inv_freq)
+    smooth = (rope.original_context / wavelength - rope.low_freq_factor) / (
+        rope.high_freq_factor - rope.low_freq_factor
+    )
+    blended = (1 - smooth) * scaled / rope.factor + smooth * scaled
+    between = ~(wavelength < shortest) * ~(wavelength > longest)
+    return torch.where(between, blended, scaled)
+
+
+def build_decoder(
+    config: DecoderConfig,
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: str,
+    progress: Callable[[int, int], None],
+) -> Decoder:
+    """The decoder with the checkpoint's weights, in `dtype` on `device`. `progress` gets layers done and in all.
+
+    Raises ModelError for a tensor that is missing, of a wrong shape, or left over.
+    """
+    hidden, head_dim = config.hidden_size, config.head_dim
+    q_size, kv_size = config.heads * head_dim, config.kv_heads * head_dim
+
+    def vector(name: str, size: int) -> Tensor:
+        return checkpoint.take(name, size).to(device, dtype)
+
+    def packed(names: Sequence[str], sizes: Sequence[int], inputs: int, bias: bool) -> PackedLinear:
+        """One product for several linear layers of the checkpoint that read the same input."""
+        weights = [checkpoint.take(f"{n}.weight", size, inputs) for n, size in zip(names, sizes, strict=True)]
+        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        biases = [vector(f"{n}.bias", size) for n, size in zip(names, sizes, strict=True)] if bias else None
+        return ops.pack_linear(weight.to(device, dtype), torch.cat(biases) if biases else None)
+
+    def layer(index: int) -> Layer:
+        here = f"model.layers.{index}"
+        attention, mlp = f"{here}.self_attn", f"{here}.mlp"
+        return Layer(
+            input_norm=vector(f"{here}.input_layernorm.weight", hidden),
+            qkv=packed(
+                [f"{attention}.{part}_proj" for part in "qkv"], [q_size, kv_size, kv_size], hidden, config.qkv_bias
+            ),
+            q_norm=vector(f"{attention}.q_norm.weight", head_dim) if config.qk_norm else None,
+            k_norm=vector(f"{attention}.k_norm.weight", head_dim) if config.qk_norm else None,
+            out=packed([f"{attention}.o_proj"], [hidden], q_size, config.output_bias),
+            mlp_norm=vector(f"{here}.post_attention_layernorm.weight", hidden),
+            gate_up=packed(
+                [f"{mlp}.{part}_proj" for part in ("gate", "up")],
+                [config.intermediate_size] * 2,
+                hidden,
+                config.mlp_bias,
+            ),
+            down=packed([f"{mlp}.down_proj"], [hidden], config.intermediate_size, config.mlp_bias),
+            rotates=config.rope_layers[index],
+        )
+
+    embedding = checkpoint.take("model.embed_tokens.weight", config.vocab_size, hidden).to(device)
+    layers = []
+    for index in range(config.num_layers):
+        layers.append(layer(index))
+        progress(index + 1, config.num_layers)
+    norm = vector("model.norm.weight", hidden)
+    if config.tied_embeddings:
+        head = ops.pack_linear(embedding.to(dtype), None)
+    else:
+        head = packed(["lm_head"], [config.vocab_size], hidden, False)
+    # A tied checkpoint may repeat the embedding as lm_head; old ones carry the rotary frequencies, which are computed.
+    checkpoint.check_all_taken((".rotary_emb.inv_freq",), ignored=("lm_head.weight",) if config.tied_embeddings else ())
+    return Decoder(config, embedding, layers, norm, head)

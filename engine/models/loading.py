@@ -1,0 +1,113 @@
+"""From a model directory to a decoder in memory, on the device and in the dtype asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.config import EngineConfig
+from engine.models.config import DecoderConfig, read_config
+from engine.models.decoder import Decoder, build_decoder
+from engine.models.errors import ModelError
+from engine.models.weights import Checkpoint
+from engine.protocol import LoadProgress, ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A decoder, and what is told about it."""
+
+    info: ModelInfo
+    config: DecoderConfig
+    decoder: Decoder
+    dtype: torch.dtype
+    """Of weights and KV."""
+    device: str
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Keys and values of all layers."""
+        return self.config.kv_bytes_per_token(self.dtype.itemsize)
+
+    def kv_shape(self, num_blocks: int, block_size: int) -> tuple[int, int, int, int, int]:
+        """Of one layer's pool, the null block included: [blocks, 2, kv_heads, block_size, head_dim]."""
+        return (num_blocks + 1, 2, self.config.kv_heads, block_size, self.config.head_dim)
+
+
+def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], None]) -> LoadedModel:
+    device = _device(config.device)
+    if device == "cpu":
+        torch.set_num_threads(config.threads or _cpu_threads())
+    dtype = _dtype(config.dtype, device)
+    decoder_config = read_config(path)
+    max_context = _max_context(decoder_config, config.max_context)
+    name = _display_name(config.model)
+
+    def layer_done(done: int, total: int) -> None:
+        progress(LoadProgress(stage="loading", detail=name, done=done, total=total))
+
+    layer_done(0, decoder_config.num_layers)
+    checkpoint = Checkpoint(path)
+    with torch.inference_mode():
+        decoder = build_decoder(decoder_config, checkpoint, dtype, device, layer_done)
+    info = ModelInfo(
+        name=name,
+        path=str(path),
+        architecture=decoder_config.architecture,
+        parameters=checkpoint.parameters,
+        vocab_size=decoder_config.vocab_size,
+        max_context=max_context,
+        dtype=str(dtype).removeprefix("torch."),
+        device=device,
+    )
+    return LoadedModel(info=info, config=decoder_config, decoder=decoder, dtype=dtype, device=device)
+
+
+def _display_name(model: str) -> str:
+    """What people call it: the last part of a path, a name as it is."""
+    given = Path(model).expanduser()
+    if given.suffix == ".gguf":
+        return given.stem
+    return given.resolve().name if given.is_dir() else model
+
+
+def _device(wanted: str) -> str:
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind = wanted.split(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ModelError(f"The device {wanted!r} is not supported; use cpu, cuda or cuda:N.")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ModelError("This machine, or this build of torch, has no CUDA device; use --device cpu.")
+    return wanted
+
+
+def _cpu_threads() -> int:
+    """torch's own count (physical cores), or fewer where this process may use fewer."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(torch.get_num_threads(), allowed))
+
+
+def _dtype(wanted: str, device: str) -> torch.dtype:
+    """What was asked for; for auto, bfloat16 where the device multiplies it in hardware, else float32.
+
+    A CPU without such instructions reads bfloat16 weights of one sequence faster, but is many times slower on a batch.
+    """
+    if wanted != "auto":
+        return getattr(torch, wanted)
+    if device != "cpu":
+        return torch.bfloat16
+    probes = (getattr(torch.cpu, probe, None) for probe in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
+    return torch.bfloat16 if any(probe is not None and probe() for probe in probes) else torch.float32
+
+
+def _max_context(config: DecoderConfig, wanted: int | None) -> int:
+    if wanted is None:
+        return config.max_context
+    if wanted > config.max_context:
+        raise ModelError(f"A context of {wanted} tokens was asked for; this model takes {config.max_context} at most.")
+    return wanted

@@ -1,0 +1,252 @@
+"""The Textual application: themes, commands, the connection's life, and leaving without a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.theme import Theme
+
+from pagechat.app.conversation import Client
+from pagechat.app.keeper import Keeper
+from pagechat.app.keys import read_alt_digits
+from pagechat.app.link import Link, LinkState
+from pagechat.app.pool_view import Letters, PoolView
+from pagechat.app.screens.dialogs import Confirm
+from pagechat.app.screens.help import HelpScreen
+from pagechat.app.screens.loading import LoadingScreen
+from pagechat.app.screens.main import MainScreen
+from pagechat.app.tabs import Tabs
+from pagechat.store import Store, StoreError
+from pagechat.themes import DEFAULT_THEME, ThemeProblem, block_variables, load_themes
+
+CTRL_C_S = 3.0
+"""Two ctrl+c within this time quit."""
+
+
+class PagechatApp(App[None]):
+    """The app over any `Client`; `open_client` finds or starts a daemon and connects."""
+
+    TITLE = "pagechat"
+    CSS_PATH = Path("app.tcss")
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", show=True, priority=True)]
+
+    def __init__(
+        self,
+        open_client: Callable[[], Awaitable[Client]],
+        store: Store,
+        *,
+        theme: str | None = None,
+        themes: tuple[list[Theme], list[ThemeProblem]] | None = None,
+    ) -> None:
+        self._themes, self._theme_problems = themes or load_themes()
+        super().__init__()
+        read_alt_digits()
+        self._open_client = open_client
+        self._wanted_theme = theme
+        self._letters = Letters()
+        self.view = PoolView(self._letters)
+        self.keeper = Keeper(store, self._trouble)
+        self.tabs = Tabs(self.keeper, self._letters)
+        self.main = MainScreen(self.tabs, self.view, self.keeper)
+        self.link: Link | None = None
+        self._loading: LoadingScreen | None = None
+        self._ever_ready = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ctrl_c_at = -CTRL_C_S
+        self._leaving = False
+        for loaded in self._themes:
+            self.register_theme(loaded)
+        self.theme = DEFAULT_THEME
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Our own variables, for Textual's own themes, which have none of them."""
+        owners = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999"]
+        return {
+            "muted": "#808890",
+            "frame": "#606870",
+            **block_variables(owners, "#7d8590", "#8c98a8", "#b8c4d0", "#ff5fa2"),
+        }
+
+    async def on_mount(self) -> None:
+        await self._choose_theme()
+        self.theme_changed_signal.subscribe(self, self._theme_changed)
+        try:
+            await self.tabs.restore()
+        except StoreError as error:
+            self._trouble(f"The open chats could not be restored: {error}")
+        await self.push_screen(self.main)
+        self.link = Link(self._open_client, self.view.reset, self.view.apply, self._link_changed)
+        self.main.attach(self.link)
+        self._loading = LoadingScreen(self.link.state)
+        await self.push_screen(self._loading)
+        self._tasks = [asyncio.create_task(self.link.run()), asyncio.create_task(self.keeper.run())]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
+        with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGTERM, self._end_by, self.leave)
+            loop.add_signal_handler(signal.SIGHUP, self._end_by, self._leave_no_terminal)
+        for problem in self._theme_problems:
+            self.notify(f"{problem.file}: {problem.reason}", title="Theme skipped", severity="warning", markup=False)
+
+    # -- themes --------------------------------------------------------------------------------
+
+    async def _choose_theme(self) -> None:
+        try:
+            remembered = await self.keeper.call(self.keeper.store.recall, "theme")
+        except StoreError:
+            remembered = None
+        theme = self._wanted_theme or remembered
+        if theme in self.available_themes:
+            self.theme = theme
+
+    async def _theme_changed(self, theme: Theme) -> None:
+        self.view.redraw_all()
+        try:
+            await self.keeper.call(self.keeper.store.remember, "theme", theme.name)
+        except StoreError as error:
+            self._trouble(f"Not saved: {error}")
+
+    # -- the connection ------------------------------------------------------------------------
+
+    def _link_changed(self, state: LinkState) -> None:
+        if state.phase == "ready":
+            if self._loading is not None:
+                self._loading.dismiss()
+                self._loading = None
+            elif not self._was_ready:
+                self.notify("The engine is ready again.", markup=False)
+            self._ever_ready = True
+        elif self._loading is not None:
+            self._loading.show(state)
+        elif state.phase == "failed":
+            self._loading = LoadingScreen(state)
+            self.push_screen(self._loading)
+        elif state.phase == "lost" and self._was_ready:
+            self.notify(
+                f"{state.reason}. Starting again; the chats are kept.",
+                title="The daemon is gone",
+                severity="error",
+                markup=False,
+            )
+        elif state.phase == "loading" and self._was_ready:
+            self.notify(
+                state.reason or "The engine restarts.", title="The engine is gone", severity="error", markup=False
+            )
+        self._was_ready = state.phase == "ready"
+
+    _was_ready = False
+
+    def on_loading_screen_retry(self) -> None:
+        if self.link is not None:
+            self.link.retry()
+
+    def _trouble(self, text: str) -> None:
+        if not self._leaving:
+            self.notify(text, severity="error", timeout=10, markup=False)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        # A bug in one of them must show itself, not leave a screen that silently stands still.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.call_later(self._crash, error)
+
+    def _crash(self, error: BaseException) -> None:
+        raise error
+
+    # -- commands ------------------------------------------------------------------------------
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        main = self.main
+        if screen is main:
+            yield SystemCommand("New chat", "Open an empty chat (ctrl+n)", main.action_new_chat)
+            yield SystemCommand("Chats", "Open or delete a chat of the history (ctrl+o)", main.action_chats)
+            yield SystemCommand("Rename chat", "Give this chat another name (f2)", main.action_rename)
+            yield SystemCommand(
+                "Close chat", "Close this tab; the chat stays in the history (alt+w)", main.action_close_chat
+            )
+            yield SystemCommand("Stop answer", "Stop it and keep its text (esc)", main.action_stop)
+            yield SystemCommand("Memory", "To the block map and back (f3)", main.action_memory)
+        yield SystemCommand("Theme", "Choose the colours", self.action_change_theme)
+        yield SystemCommand("Help", "Keys, and how to read the map (f1)", self.action_help)
+        yield SystemCommand(
+            "Screenshot", "Save an SVG picture of the screen", lambda: self.set_timer(0.1, self.deliver_screenshot)
+        )
+        yield SystemCommand("Quit", "Leave pagechat (ctrl+q)", self.action_quit)
+
+    def action_help(self) -> None:
+        if not isinstance(self.screen, HelpScreen):
+            self.push_screen(HelpScreen())
+
+    def action_scroll_chat(self, pages: int) -> None:
+        self.main.scroll_chat(pages)
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    def action_help_quit(self) -> None:
+        """ctrl+c with nothing to copy: twice quits."""
+        now = time.monotonic()
+        if now - self._ctrl_c_at < CTRL_C_S:
+            self.call_later(self.action_quit)
+        else:
+            self._ctrl_c_at = now
+            self.notify("ctrl+c once more quits.", timeout=CTRL_C_S, markup=False)
+
+    async def action_quit(self) -> None:
+        """Quit; asks once while answers are being written."""
+        streaming = len(self.tabs.streaming)
+        if self._leaving or isinstance(self.screen, Confirm):
+            return
+        if not streaming:
+            await self.leave()
+            return
+        what = "One answer is" if streaming == 1 else f"{streaming} answers are"
+        question = Confirm(f"{what} still being written. Quit?", "What is written so far is kept.", "Quit", "Stay")
+        self.push_screen(question, self._quit_answered)
+
+    async def _quit_answered(self, yes: bool | None) -> None:
+        if yes:
+            await self.leave()
+
+    def _end_by(self, leave: Callable[[], Coroutine[None, None, None]]) -> None:
+        self._tasks.append(asyncio.create_task(leave()))
+
+    async def _leave_no_terminal(self) -> None:
+        """The terminal has gone (SIGHUP). Textual would wait for ever to write to it: save, and end without it.
+
+        A daemon that this app started ends when it sees our end of its pipe close.
+        """
+        if self._driver is not None:
+            self._driver.write = lambda data: None  # type: ignore[method-assign]
+        if await self._save_all():
+            os._exit(128 + signal.SIGHUP)
+
+    async def leave(self) -> None:
+        """Stop what streams, save everything, close the connection, end."""
+        if await self._save_all():
+            trouble = self.keeper.trouble
+            message = f"pagechat: the last words could not be saved. {trouble}" if trouble else None
+            self.exit(return_code=1 if message else 0, message=message)
+
+    async def _save_all(self) -> bool:
+        """False when that is under way already."""
+        if self._leaving:
+            return False
+        self._leaving = True
+        await self.main.leave()
+        with contextlib.suppress(StoreError):  # the keeper reports it
+            await self.tabs.remember()
+        await self.keeper.close()
+        if self._tasks:
+            self._tasks[0].cancel()
+            await asyncio.wait(self._tasks[:1])
+        return True

@@ -1,0 +1,99 @@
+"""Which chats are open, in which order, and how they come from and go to the history. It knows no widget."""
+
+from __future__ import annotations
+
+from pagechat.app.conversation import Conversation
+from pagechat.app.keeper import Keeper
+from pagechat.app.pool_view import Letters
+from pagechat.store import StoreError
+
+
+class Tabs:
+    """The open conversations, never none of them. One is active."""
+
+    def __init__(self, keeper: Keeper, letters: Letters) -> None:
+        self._keeper = keeper
+        self._letters = letters
+        self.conversations: list[Conversation] = []
+        self.index = 0
+        self.new()
+
+    @property
+    def active(self) -> Conversation:
+        return self.conversations[self.index]
+
+    @property
+    def streaming(self) -> list[Conversation]:
+        return [conversation for conversation in self.conversations if conversation.streaming]
+
+    def letter(self, conversation: Conversation) -> str:
+        return self._letters.get(conversation.id)
+
+    def find(self, chat_id: str) -> Conversation | None:
+        return next((conversation for conversation in self.conversations if conversation.id == chat_id), None)
+
+    def new(self) -> Conversation:
+        """An empty chat, active. An empty one that is open already serves."""
+        empty = next((c for c in self.conversations if not c.messages), None)
+        if empty is None:
+            empty = Conversation()
+            self._add(empty)
+        self.choose(self.conversations.index(empty))
+        return empty
+
+    def choose(self, index: int) -> None:
+        """Make that tab the active one; the index wraps."""
+        self.index = index % len(self.conversations)
+        self.active.unread = False
+
+    def close(self, conversation: Conversation) -> None:
+        """Close the tab. Its last changes are saved; the chat stays in the history."""
+        index = self.conversations.index(conversation)
+        self.conversations.remove(conversation)
+        self._letters.close_tab(conversation.id)
+        self._keeper.unwatch(conversation)
+        if not self.conversations:
+            self._add(Conversation())
+        self.choose(min(self.index - (index < self.index), len(self.conversations) - 1))
+
+    async def open(self, chat_id: str) -> Conversation:
+        """The chat of that id in a tab, active. Raises StoreError."""
+        conversation = self.find(chat_id)
+        if conversation is None:
+            conversation = await self._load(chat_id)
+            blank = self.active if not self.active.messages else None
+            self._add(conversation)
+            if blank is not None:
+                self.close(blank)
+        self.choose(self.conversations.index(conversation))
+        return conversation
+
+    async def restore(self) -> None:
+        """Open the tabs of the last time. Raises StoreError; the tabs opened before it stay."""
+        chat_ids, active = await self._keeper.call(self._keeper.store.open_tabs)
+        for chat_id in chat_ids:
+            await self.open(chat_id)
+        found = self.find(active) if active else None
+        if found is not None:
+            self.choose(self.conversations.index(found))
+
+    async def remember(self) -> None:
+        """Note which tabs are open, for the next start. Raises StoreError."""
+        kept = [conversation.id for conversation in self.conversations if conversation.messages]
+        active = self.active.id if self.active.messages else None
+        await self._keeper.call(self._keeper.store.set_open_tabs, kept, active)
+
+    def _add(self, conversation: Conversation) -> None:
+        self.conversations.append(conversation)
+        self._letters.open_tab(conversation.id)
+        self._keeper.watch(conversation)
+
+    async def _load(self, chat_id: str) -> Conversation:
+        held = self._keeper.held(chat_id)
+        if held is not None:  # closed a moment ago and not saved yet
+            return held
+        store = self._keeper.store
+        chat = await self._keeper.call(store.find_chat, chat_id)
+        if chat is None:
+            raise StoreError("that chat is no longer in the history")
+        return Conversation.restored(chat, await self._keeper.call(store.messages, chat_id))

@@ -1,0 +1,107 @@
+"""Where the person writes: several lines, enter sends, a paste of any size is only text."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.strip import Strip
+from textual.widgets import TextArea
+
+HISTORY = 100
+WRAPPED_CHARACTERS = 50_000
+"""A longer text is shown unwrapped: wrapping a megabyte takes seconds, and again with every resize."""
+
+
+class Composer(TextArea):
+    """A multi-line input. Posts `Submitted`; the text is cleared by `accept`, so a refused one stays."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Send", priority=False),
+        Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", show=False),
+        Binding("pageup", "app.scroll_chat(-1)", show=False),
+        Binding("pagedown", "app.scroll_chat(1)", show=False),
+    ]
+
+    class Submitted(Message):
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(
+            id=id,
+            soft_wrap=True,
+            show_line_numbers=False,
+            tab_behavior="focus",
+            highlight_cursor_line=False,
+            placeholder="Write a message",
+        )
+        self._sent: list[str] = []
+        self._recalled: int | None = None
+
+    def render_line(self, y: int) -> Strip:
+        # TextArea cannot wrap its placeholder into no width at all.
+        return super().render_line(y) if self.content_size.width > 0 else Strip.blank(0)
+
+    def action_submit(self) -> None:
+        if self.text.strip():
+            self.post_message(self.Submitted(self.text))
+
+    def action_newline(self) -> None:
+        self.insert("\n")
+        self.scroll_cursor_visible()
+
+    def accept(self) -> None:
+        """The text was sent: remember it and clear."""
+        self._sent = [*self._sent[-HISTORY + 1 :], self.text]
+        self._recalled = None
+        self.text = ""
+        self.soft_wrap = True
+
+    async def _on_key(self, event: events.Key) -> None:
+        # Before TextArea sees them: there, enter would insert a line break.
+        if event.key == "enter":
+            event.stop()
+            event.prevent_default()
+            self.action_submit()
+        elif event.key in ("ctrl+j", "shift+enter", "alt+enter"):
+            event.stop()
+            event.prevent_default()
+            self.action_newline()
+        elif event.key in ("up", "down") and self._recall(-1 if event.key == "up" else 1):
+            event.stop()
+            event.prevent_default()
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        # Carriage returns are how terminals paste line ends; as text they are line ends too.
+        event.prevent_default()
+        event.stop()
+        text = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        if len(text) + len(self.text) > WRAPPED_CHARACTERS:
+            self.soft_wrap = False
+        self.replace(text, *self.selection, maintain_selection_offset=False)
+        self.scroll_cursor_visible()
+
+    def _recall(self, step: int) -> bool:
+        """Walk through what was sent, from an empty input or from a recalled text not edited since."""
+        at = self._recalled
+        if at is None:
+            if step > 0 or self.text or not self._sent:
+                return False
+            at = len(self._sent)
+        elif self.text != self._sent[at] or self.cursor_location[0] != (
+            0 if step < 0 else self.document.line_count - 1
+        ):
+            return False
+        at += step
+        if at < 0:
+            return True
+        self._recalled = at if at < len(self._sent) else None
+        text = "" if self._recalled is None else self._sent[at]
+        self.soft_wrap = len(text) <= WRAPPED_CHARACTERS
+        self.text = text
+        self.move_cursor(self.document.end)
+        return True

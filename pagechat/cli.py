@@ -1,0 +1,469 @@
+"""The three commands: `pagechat` (the app), `pagechat-daemon` and `pagechat-bench`.
+
+Only options and exit codes live here; what a command does is imported when it runs, so that `--help` answers at
+once. Errors become one line on stderr here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+import typer.core
+
+from pagechat import __version__
+from pagechat.commands import exits
+from pagechat.commands.exits import CommandError
+from pagechat.commands.options import (
+    BlockSize,
+    Device,
+    Dtype,
+    KvMemory,
+    MaxContext,
+    MaxRunning,
+    Model,
+    NumBlocks,
+    Policy,
+    PrefixCache,
+    RunDir,
+    StepTokens,
+    SwapMemory,
+    Threads,
+    as_arguments,
+    engine_config,
+)
+
+_PLAIN: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 110},
+}
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"pagechat {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+]
+
+
+# -- pagechat-daemon -----------------------------------------------------------------------------
+
+
+class _DefaultsToServe(typer.core.TyperGroup):
+    """`pagechat-daemon --model X` is `pagechat-daemon serve --model X`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ("--help", "-h", "--version")):
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+
+daemon = typer.Typer(cls=_DefaultsToServe, **_PLAIN)
+
+
+@daemon.callback()
+def _daemon(version: Version = False) -> None:
+    """Serve a language model from a paged KV cache, and talk to the daemon that does.
+
+    Exit codes: 0 done; 1 it failed (stderr says why in one line); 2 wrong usage; 3 no daemon runs;
+    130 interrupted; 141 the reader of stdout has gone.
+    Options also come from PAGECHAT_* variables and from config.toml; what stands on the command line goes first.
+    """
+
+
+@daemon.command()
+def serve(
+    model: Model = None,
+    block_size: BlockSize = None,
+    num_blocks: NumBlocks = None,
+    kv_memory: KvMemory = None,
+    max_context: MaxContext = None,
+    step_tokens: StepTokens = None,
+    max_running: MaxRunning = None,
+    prefix_cache: PrefixCache = None,
+    policy: Policy = None,
+    swap_memory: SwapMemory = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    threads: Threads = None,
+    run_dir: RunDir = None,
+    ephemeral: Annotated[
+        bool, typer.Option("--ephemeral", help="End when the pipe on stdin ends, once other clients are answered.")
+    ] = False,
+    hang_timeout: Annotated[
+        float,
+        typer.Option(
+            envvar="PAGECHAT_HANG_TIMEOUT",
+            metavar="SECONDS",
+            min=0.1,
+            help="Seconds until a silent engine is replaced.",
+        ),
+    ] = 120.0,
+    engine_command: Annotated[str | None, typer.Option(envvar="PAGECHAT_ENGINE_COMMAND", hidden=True)] = None,
+) -> int:
+    """Run the daemon in the foreground (the default command). Ctrl-C ends it."""
+    config = engine_config(
+        model=model,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        kv_memory=kv_memory,
+        max_context=max_context,
+        step_tokens=step_tokens,
+        max_running=max_running,
+        prefix_cache=prefix_cache,
+        policy=policy,
+        swap_memory=swap_memory,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+    )
+    from pagechat.daemon.serve import serve as run
+    from pagechat.daemon.supervisor import Patience
+
+    return run(
+        config,
+        run_dir=run_dir,
+        ephemeral=ephemeral,
+        engine_command=shlex.split(engine_command) if engine_command else None,
+        patience=Patience(hang_s=hang_timeout),
+    )
+
+
+@daemon.command()
+def ask(
+    ctx: typer.Context,
+    text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="The question; - reads it from stdin.")],
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Most tokens of the answer. [what the context holds]")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=2, metavar="T", help="0: always the likeliest. [the model's]")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(max=1, metavar="P", help="Share of likelihood to choose from. [the model's]")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=0, metavar="K", help="Choose among so many tokens; 0: all. [the model's]")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, metavar="N", help="For the same answer again. [random]")
+    ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be given 16 times.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="What the model should be told before.")] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of a chat that goes on with each call.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object at the end instead of the text.")] = False,
+    model: Model = None,
+    run_dir: RunDir = None,
+) -> int:
+    """Ask one question; the answer streams to stdout. Without a running daemon one is started and stopped again.
+
+    The answer stands on stdout as the model wrote it; in a terminal its control characters are made visible.
+    """
+    from pagechat.commands.ask import Question
+    from pagechat.commands.ask import ask as run
+
+    question = Question(
+        text=_read_question(text),
+        options=_chat_options(
+            max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=stop or []
+        ),
+        system=system,
+        session=session,
+        model=model if _on_command_line(ctx, "model") else None,
+        as_json=as_json,
+    )
+    return _run(run(question, run_dir))
+
+
+@daemon.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False, run_dir: RunDir = None
+) -> int:
+    """Show what the daemon and its engine do. Exit code 3 when none runs."""
+    from pagechat.commands.status import status as run
+
+    return _run(run(run_dir, as_json=as_json))
+
+
+@daemon.command()
+def watch(run_dir: RunDir = None) -> int:
+    """Print telemetry as JSON lines until Ctrl-C.
+
+    The first line is a snapshot of the block pool; the reports of the steps that follow apply to it.
+    """
+    from pagechat.commands.watch import watch as run
+
+    return _run(run(run_dir))
+
+
+@daemon.command()
+def sessions(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ACTION NAME]",
+            help="list (the default), fork NAME NEW, or pin, unpin, close, save, restore and a NAME.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+    run_dir: RunDir = None,
+) -> int:
+    """List the sessions in the cache, fork one, keep it there (pin), drop it, or save it to disk and restore it.
+
+    NAME is the one given to `ask --session`.
+    """
+    from pagechat.commands.sessions import sessions as run
+
+    return _run(run(run_dir, words or (), as_json=as_json))
+
+
+@daemon.command()
+def usage(
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False, run_dir: RunDir = None
+) -> int:
+    """Show who has used what since the engine started, by session and by tenant.
+
+    A block that several sessions share is charged to them in equal parts: block-seconds of all sessions and of nobody
+    add up to all blocks times all seconds.
+    """
+    from pagechat.commands.sessions import usage as run
+
+    return _run(run(run_dir, as_json=as_json))
+
+
+@daemon.command()
+def stop(run_dir: RunDir = None) -> int:
+    """Stop the daemon and wait until it has gone. Answers under way end with the text they have."""
+    from pagechat.commands.stop import stop as run
+
+    return _run(run(run_dir))
+
+
+def daemon_main() -> NoReturn:
+    """`pagechat-daemon`."""
+    _main(daemon, "pagechat-daemon")
+
+
+# -- pagechat ------------------------------------------------------------------------------------
+
+app = typer.Typer(**_PLAIN)
+
+
+@app.command(name="app")
+def _app(
+    model: Model = None,
+    theme: Annotated[
+        str | None, typer.Option(envvar="PAGECHAT_THEME", metavar="NAME", help="Name of a theme. [the last used]")
+    ] = None,
+    block_size: BlockSize = None,
+    num_blocks: NumBlocks = None,
+    kv_memory: KvMemory = None,
+    max_context: MaxContext = None,
+    step_tokens: StepTokens = None,
+    max_running: MaxRunning = None,
+    prefix_cache: PrefixCache = None,
+    policy: Policy = None,
+    swap_memory: SwapMemory = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    threads: Threads = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--run-dir",
+            "--connect",
+            envvar="PAGECHAT_RUN_DIR",
+            metavar="DIR",
+            help="Run directory of the daemon to use.",
+        ),
+    ] = None,
+    version: Version = False,
+) -> int:
+    """Chat with a language model in the terminal, and watch its paged KV cache work.
+
+    Uses the running daemon, or starts one with these options and ends it again.
+    Exit codes: 0 done; 1 it failed; 2 wrong usage, or no terminal.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):  # Textual draws on stderr
+        print("pagechat needs a terminal; in scripts use `pagechat-daemon ask`", file=sys.stderr)
+        return exits.USAGE
+    given = {
+        "model": model,
+        "block_size": block_size,
+        "num_blocks": num_blocks,
+        "kv_memory": kv_memory,
+        "max_context": max_context,
+        "step_tokens": step_tokens,
+        "max_running": max_running,
+        "prefix_cache": prefix_cache,
+        "policy": policy,
+        "swap_memory": swap_memory,
+        "dtype": dtype,
+        "device": device,
+        "threads": threads,
+    }
+    engine_config(**given)  # a mistake is told here, not in a daemon's log
+    from pagechat import app as screen
+
+    return screen.run(run_dir=run_dir, daemon_args=as_arguments(given), theme=theme)
+
+
+def app_main() -> NoReturn:
+    """`pagechat`."""
+    _main(app, "pagechat")
+
+
+# -- pagechat-bench ------------------------------------------------------------------------------
+
+
+class _Benches(typer.core.TyperGroup):
+    """Sub-commands that live in pagechat/bench, imported when one is run."""
+
+    where = {  # noqa: RUF012
+        "capacity": ("pagechat.bench.capacity", "capacity_command", "How many requests fit: contiguous against paged."),
+        "engine": (
+            "pagechat.bench.engine",
+            "engine_command",
+            "Tokens per second of this machine, against transformers.",
+        ),
+    }
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.where)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.where:
+            return None
+        module, function, _ = self.where[cmd_name]
+        single = typer.Typer(**_PLAIN)
+        single.command(name=cmd_name)(getattr(importlib.import_module(module), function))
+        return typer.main.get_command(single)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in self.where.items()])
+
+
+bench = typer.Typer(cls=_Benches, no_args_is_help=True, **_PLAIN)
+
+
+@bench.callback()
+def _bench(version: Version = False) -> None:
+    """Compute and measure what paging brings. Every figure says what it ran on."""
+
+
+def bench_main() -> NoReturn:
+    """`pagechat-bench`."""
+    _main(bench, "pagechat-bench")
+
+
+# -- from options to values ------------------------------------------------------------------------
+
+
+def _chat_options(**given: Any) -> Any:
+    import msgspec
+
+    from engine.protocol import ChatOptions
+
+    try:
+        return msgspec.convert(given, ChatOptions)
+    except msgspec.ValidationError as error:
+        raise CommandError(str(error), exits.USAGE) from None
+
+
+def _on_command_line(ctx: typer.Context, name: str) -> bool:
+    """The option was typed, not taken from the environment or config.toml."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _read_question(words: Sequence[str]) -> str:
+    if list(words) != ["-"]:
+        return " ".join(words)
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"stdin is not UTF-8 text (byte {error.start})", exits.USAGE) from None
+    if not text.strip():
+        raise CommandError("stdin holds no question", exits.USAGE)
+    return text.removesuffix("\n")
+
+
+# -- running ---------------------------------------------------------------------------------------
+
+
+def _run(command: Coroutine[Any, Any, int]) -> int:
+    """Runs a command's coroutine; what it raises for people becomes one line and an exit code."""
+    import asyncio
+
+    from pagechat.client import ClientError, NoDaemon
+    from pagechat.daemon.launch import LaunchError
+    from pagechat.store import StoreError
+
+    try:
+        return asyncio.run(command)
+    except NoDaemon as error:
+        raise CommandError(str(error), exits.NO_DAEMON) from None
+    except (ClientError, LaunchError, StoreError) as error:
+        raise CommandError(str(error), exits.FAILED) from None
+
+
+def _main(typer_app: typer.Typer, name: str) -> NoReturn:
+    from pagechat import settings
+    from pagechat.rundir import RunDirError
+    from pagechat.text_safety import sanitize
+
+    def complain(message: str) -> None:
+        print(f"{name}: {' '.join(sanitize(message).split())}", file=sys.stderr)
+
+    try:
+        default_map = _default_map(typer_app, complain)
+        command = typer.main.get_command(typer_app)
+        status = command.main(prog_name=name, standalone_mode=False, default_map=default_map)
+    except typer.TyperException as error:
+        complain(error.format_message())
+        status = error.exit_code
+    except settings.SettingsError as error:
+        complain(str(error))
+        status = exits.USAGE
+    except RunDirError as error:
+        complain(str(error))
+        status = exits.FAILED
+    except (typer.Abort, KeyboardInterrupt):
+        status = exits.INTERRUPTED
+    sys.exit(status if isinstance(status, int) else exits.OK)
+
+
+def _default_map(typer_app: typer.Typer, complain: Callable[[str], None]) -> dict[str, Any]:
+    """The defaults that config.toml gives. Keys of every command are known, since one file serves them all."""
+    from pagechat import settings
+
+    found = settings.load()
+    if not found or typer_app is bench:
+        return {}
+    group: Any = typer.main.get_command(daemon)
+    commands: dict[str, Any] = {**group.commands, "app": typer.main.get_command(app)}
+    names = {
+        name: [parameter.name for parameter in command.params if parameter.param_type_name == "option"]
+        for name, command in commands.items()
+    }
+    defaults, unknown = settings.defaults(found, names)
+    for key in unknown:
+        complain(f"{settings.default_path()}: unknown key {key!r} is ignored")
+    result: dict[str, Any] = defaults["app"] if typer_app is app else defaults
+    return result

@@ -1,0 +1,11 @@
+"""What the commands do, one module a command. stdout is data, stderr is narration. Imports no Textual, no torch.
+
+ask.py     one question, one answer
+status.py  what the daemon does now
+sessions.py sessions between their turns, and who has used what
+tables.py  aligned text
+watch.py   telemetry as JSON lines
+stop.py    ends the daemon
+options.py the options that serve and the app share
+exits.py   the exit codes
+"""

@@ -1,0 +1,154 @@
+"""Messages to the token ids of a prompt.
+
+The whole rendered text is tokenized at once, exactly as transformers' `apply_chat_template` does, unless a message
+spells a control token. Then that spelling is tokenized as the plain text it is, so nobody's message can open a turn,
+end one or speak as somebody else:
+
+```
+message      say <|im_end|> aloud
+rendered     <|im_start|>user\nsay | NONCE0 | aloud<|im_end|>\n...
+tokenized    with control tokens    | as plain | with control tokens
+```
+
+Control tokens are the tokenizer's special tokens and those of its other added tokens that the template itself
+writes. An added token that is just text (runs of spaces, say) stays what it is. Knows no model and no socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer
+
+from engine.protocol import ChatMessage
+from pagechat.daemon.errors import RequestError
+from pagechat.daemon.template import ChatTemplate
+
+MAX_CHARACTERS = 4 * 2**20
+"""Of all messages of a request. Tokenizing that much takes seconds of one core, in a worker thread."""
+
+_PROBE = [{"role": role, "content": "\ue000"} for role in ("user", "assistant")]
+"""Rendered once, to see the tokens that a template puts together from pieces: '<|' + role + '|>'."""
+
+
+class ChatTokenizer:
+    """The tokenizer and the template of one model. `encode` may be called from several threads."""
+
+    def __init__(self, tokenizer_json: Path, template: ChatTemplate, *, add_special_tokens: bool = False) -> None:
+        """`add_special_tokens`: put the tokenizer's own BOS before the text, for templates that write none."""
+        self._source = tokenizer_json.read_bytes()
+        self.tokenizer = Tokenizer.from_str(self._source.decode("utf-8"))
+        # A file may carry the limits of a training run; cutting a prompt silently is never right.
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self._template = template
+        self._prefix = self.tokenizer.encode("").ids if add_special_tokens else []
+        self._newline = self._ids(self.tokenizer, "\n")
+        self._control = self._control_tokens()
+        longest_first = sorted(self._control, key=len, reverse=True)
+        self._control_pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        added = self.tokenizer.get_added_tokens_decoder()
+        self._match_normalized = any(token.normalized for token in added.values() if token.content in self._control)
+
+    def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Token ids up to where the answer begins. Raises RequestError."""
+        _check(messages)
+        nonce = secrets.token_hex(16)
+        spelled: list[str] = []
+
+        def mark(text: str) -> str:
+            spelled.append(text)
+            return f"{nonce}x{len(spelled) - 1}x"
+
+        marked = [{"role": message.role, "content": self._mark(message.content, mark)} for message in messages]
+        rendered = self._template.render(marked)
+        if not spelled:
+            return self._prefix + self._ids(self.tokenizer, rendered)
+        pieces = re.split(f"{nonce}x([0-9]+)x", rendered)
+        if any(nonce in piece.lower() for piece in pieces):
+            raise RequestError("bad_request", "the chat template rewrites message text that spells a control token")
+        ids = self._prefix + self._ids(self.tokenizer, pieces[0])
+        for index, piece in enumerate(pieces[1:], start=1):
+            if index % 2:
+                ids += self._plain_ids(spelled[int(piece)])
+            elif piece:
+                ids += self._ids_after(self.tokenizer, piece)
+        return ids
+
+    def _mark(self, content: str, mark: Any) -> str:
+        marked = self._control_pattern.sub(lambda match: mark(match.group()), content)
+        if marked == content and self._match_normalized and self._holds_control(self._ids(self.tokenizer, content)):
+            return mark(content)  # spelled in a form that the tokenizer's normalizer maps to a control token
+        return marked
+
+    def _plain_ids(self, text: str) -> list[int]:
+        ids = self._ids_after(self._plain_tokenizer, text)
+        if self._holds_control(ids):
+            raise RequestError("bad_request", f"this model cannot read {text[:80]!r} as plain text")
+        return ids
+
+    def _holds_control(self, ids: Iterable[int]) -> bool:
+        return not self._control_ids.isdisjoint(ids)
+
+    @cached_property
+    def _control_ids(self) -> frozenset[int]:
+        added = self.tokenizer.get_added_tokens_decoder()
+        return frozenset(id_ for id_, token in added.items() if token.content in self._control)
+
+    @cached_property
+    def _plain_tokenizer(self) -> Tokenizer:
+        """Knows no control token. An instance of its own: the switch is a mutable property of a tokenizer."""
+        description = msgspec.json.decode(self._source)
+        for token in description.get("added_tokens", ()):
+            token["special"] = token["special"] or token["content"] in self._control
+        plain = Tokenizer.from_str(msgspec.json.encode(description).decode("utf-8"))
+        plain.no_truncation()
+        plain.no_padding()
+        plain.encode_special_tokens = True
+        return plain
+
+    def _control_tokens(self) -> frozenset[str]:
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        special = {token.content for token in added if token.special and token.content}
+        written = "\0".join(self._template.literals)
+        with contextlib.suppress(RequestError):  # a template may refuse the probe; its literals remain
+            written += "\0" + self._template.render(_PROBE)
+        text = {token.content for token in added if not token.special and token.content.strip()}
+        return frozenset(special | {content for content in text if content in written})
+
+    @staticmethod
+    def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+        # encode_batch gives up the interpreter lock, encode does not
+        return tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
+
+    def _ids_after(self, tokenizer: Tokenizer, text: str) -> list[int]:
+        """Ids of text that does not begin the prompt: without the space some tokenizers put before a beginning."""
+        ids = self._ids(tokenizer, "\n" + text)  # as transformers' _encode_chat_piece
+        if ids[: len(self._newline)] == self._newline:
+            return ids[len(self._newline) :]
+        return self._ids(tokenizer, text)
+
+
+def _check(messages: Sequence[ChatMessage]) -> None:
+    if not messages:
+        raise RequestError("bad_request", "a chat needs at least one message")
+    characters = sum(len(message.content) for message in messages)
+    if characters > MAX_CHARACTERS:
+        raise RequestError(
+            "bad_request", f"the messages hold {characters:,} characters; {MAX_CHARACTERS:,} is the limit"
+        )
+    for number, message in enumerate(messages, start=1):
+        try:
+            message.content.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                "bad_request",
+                f"message {number} is not valid text: a lone surrogate at character {error.start}",
+            ) from None

@@ -1,0 +1,160 @@
+"""The requests in flight: whose they are, what their answer is so far. Pure book-keeping, no socket.
+
+A client names its requests; the engine sees other, random names, so no client can collide with another's or
+reuse one whose abort is still under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from engine.protocol import Chat, Finished, FinishReason, Timing, TokenOutput, Usage
+from pagechat.daemon.answer import AnswerText
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """One of a request's answers."""
+
+    index: int
+    text: AnswerText | None = None
+    """None until the engine has been given the request."""
+    tokens: int = 0
+    score: float | None = None
+    open: bool = True
+    """The client has not been told that it finished."""
+    engine_done: bool = False
+    """The engine has told its last token."""
+
+    def take(self, output: TokenOutput, stop_token_ids: frozenset[int]) -> tuple[str, FinishReason | None]:
+        """The engine's next tokens as (new text, why the answer is complete or None). A stop string completes it
+        before the engine knows."""
+        assert self.text is not None
+        self.tokens += len(output.tokens)
+        self.score = output.score
+        tokens = output.tokens
+        if output.finish_reason == "stop" and tokens and tokens[-1] in stop_token_ids:
+            tokens = tokens[:-1]  # the model's full stop, not its text
+        text = self.text.feed(tokens)
+        reason = output.finish_reason
+        if reason is not None:
+            text += self.text.finish()
+        return text, "stop" if self.text.stopped else reason
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One chat request from its arrival to its last message."""
+
+    client: bytes
+    """ZeroMQ routing id."""
+    chat: Chat
+    engine_id: str = field(default_factory=lambda: secrets.token_hex(16))
+    received: float = field(default_factory=time.monotonic)
+    preparing: asyncio.Task[None] | None = None
+    """Waits for the engine and tokenizes; the request is not with the engine before it is done."""
+    started: bool = False
+    """The engine has been given the request."""
+    answers: list[Answer] = field(init=False)
+    stop_token_ids: frozenset[int] = frozenset()
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    first_token: float | None = None
+    miss: str | None = None
+    """Why the turn could not reuse all of the session's last one, in words."""
+
+    def __post_init__(self) -> None:
+        self.answers = [Answer(index) for index in range(self.chat.n)]
+
+    @property
+    def client_request_id(self) -> str:
+        return self.chat.request_id
+
+    @property
+    def open_answers(self) -> list[Answer]:
+        return [answer for answer in self.answers if answer.open]
+
+    @property
+    def engine_works(self) -> bool:
+        """The engine still computes tokens that nobody will read once all answers have finished here."""
+        return self.started and not all(answer.engine_done for answer in self.answers)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(answer.tokens for answer in self.answers)
+
+    def take(self, output: TokenOutput) -> tuple[Answer, str, FinishReason | None]:
+        """The engine's next tokens as (whose, new text, why that answer is complete or None). Tokens of an answer
+        that has finished here are nothing new."""
+        answer = self.answers[output.index]
+        answer.engine_done = output.finish_reason is not None
+        if output.tokens and self.first_token is None:
+            self.first_token = time.monotonic()
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        if not answer.open:
+            return answer, "", None
+        return answer, *answer.take(output, self.stop_token_ids)
+
+    def finished(self, answer: Answer, reason: FinishReason) -> Finished:
+        """The last message of an answer that ends well."""
+        answer.open = False
+        now = time.monotonic()
+        return Finished(
+            request_id=self.client_request_id,
+            text=answer.text.text if answer.text is not None else "",
+            finish_reason=reason,
+            usage=Usage(
+                prompt_tokens=self.prompt_tokens,
+                cached_tokens=self.cached_tokens,
+                completion_tokens=answer.tokens,
+            ),
+            timing=Timing(
+                ttft_s=self.first_token - self.received if self.first_token is not None else None,
+                total_s=now - self.received,
+            ),
+            index=answer.index,
+            score=answer.score,
+            miss=self.miss,
+        )
+
+
+class Requests:
+    """All requests in flight, found by either name."""
+
+    def __init__(self) -> None:
+        self._by_engine: dict[str, Request] = {}
+        self._by_client: dict[bytes, dict[str, Request]] = {}
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(list(self._by_engine.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_engine)
+
+    def add(self, request: Request) -> None:
+        self._by_engine[request.engine_id] = request
+        self._by_client.setdefault(request.client, {})[request.client_request_id] = request
+
+    def remove(self, request: Request) -> None:
+        """No error when it has gone already."""
+        if self._by_engine.pop(request.engine_id, None) is not None:
+            theirs = self._by_client[request.client]
+            del theirs[request.client_request_id]
+            if not theirs:
+                del self._by_client[request.client]
+
+    def of_engine(self, engine_id: str) -> Request | None:
+        return self._by_engine.get(engine_id)
+
+    def of_client(self, client: bytes, request_id: str) -> Request | None:
+        return self._by_client.get(client, {}).get(request_id)
+
+    def all_of_client(self, client: bytes) -> list[Request]:
+        return list(self._by_client.get(client, {}).values())
+
+    def clients(self) -> list[bytes]:
+        return list(self._by_client)

@@ -1,0 +1,160 @@
+"""What the front needs of a model's folder: tokenizer, chat template, sampling defaults, end-of-answer tokens.
+
+Only files are read (tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json,
+config.json), never code. The engine has weights and knows no text; this is the other half.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.protocol import ChatMessage, ChatOptions, SamplingParams
+from pagechat.daemon.answer import AnswerText
+from pagechat.daemon.errors import RequestError
+from pagechat.daemon.prompt import ChatTokenizer
+from pagechat.daemon.template import PLAIN_TEMPLATE, ChatTemplate
+
+CHAT_TEMPERATURE = 0.7
+CHAT_TOP_P = 0.95
+"""For models whose generation_config.json names no temperature: lively, and rarely off the rails."""
+
+
+class ModelTextError(Exception):
+    """The model's folder has no usable tokenizer or template; the message is for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What generation_config.json says, or the chat defaults above."""
+
+    temperature: float = CHAT_TEMPERATURE
+    top_p: float = CHAT_TOP_P
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelText:
+    """Make it with `load`. Its methods block for as long as tokenizing takes; they may run in any thread."""
+
+    tokenizer: ChatTokenizer
+    defaults: SamplingDefaults
+    stop_token_ids: tuple[int, ...]
+    """Tokens that end an answer; never part of its text."""
+    has_template: bool
+    """False: a base model, whose messages are written one a line (template.PLAIN_TEMPLATE)."""
+
+    def prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Token ids of the prompt. Raises RequestError."""
+        return self.tokenizer.encode(messages)
+
+    def answer(self, options: ChatOptions) -> AnswerText:
+        """The text side of an answer that is about to begin."""
+        return AnswerText(self.tokenizer.tokenizer, options.stop)
+
+    def token_text(self, token: int) -> str:
+        """The text of one token, special ones by their names."""
+        return self.tokenizer.tokenizer.decode([token], skip_special_tokens=False)
+
+    def sampling(self, options: ChatOptions, room: int) -> SamplingParams:
+        """What the engine is told. `room`: tokens the context still holds; no answer is longer, whatever was asked,
+        and one that gets there ends with finish_reason "length"."""
+        defaults = self.defaults
+        return SamplingParams(
+            max_tokens=room if options.max_tokens is None else min(options.max_tokens, room),
+            temperature=defaults.temperature if options.temperature is None else options.temperature,
+            top_p=defaults.top_p if options.top_p is None else options.top_p,
+            top_k=defaults.top_k if options.top_k is None else options.top_k,
+            seed=int.from_bytes(os.urandom(8)) >> 1 if options.seed is None else options.seed,
+            stop_token_ids=self.stop_token_ids,
+        )
+
+
+def load(path: Path, vocab_size: int) -> ModelText:
+    """Reads a model's folder (Hugging Face layout). Raises ModelTextError."""
+    tokenizer_json = path / "tokenizer.json"
+    if not tokenizer_json.is_file():
+        raise ModelTextError(f"{path} has no tokenizer.json")
+    tokenizer_config = _read(path / "tokenizer_config.json")
+    generation = _read(path / "generation_config.json")
+    variables = _special_tokens(_read(path / "special_tokens_map.json") | tokenizer_config)
+    source = _template_source(path, tokenizer_config)
+    try:
+        template = ChatTemplate(source or PLAIN_TEMPLATE, variables)
+        tokenizer = ChatTokenizer(tokenizer_json, template, add_special_tokens=source is None)
+    except RequestError as error:
+        raise ModelTextError(f"{path}: {error.message}") from None
+    except Exception as error:  # the tokenizers library raises plain Exception
+        raise ModelTextError(f"{tokenizer_json} is not a tokenizer that can be read: {error}") from None
+    ends: list[Any] = [_read(path / "config.json").get("eos_token_id"), generation.get("eos_token_id")]
+    if eos := variables.get("eos_token"):
+        ends.append(tokenizer.tokenizer.token_to_id(eos))
+    return ModelText(
+        tokenizer=tokenizer,
+        defaults=_defaults(generation),
+        stop_token_ids=_token_ids(ends, vocab_size),
+        has_template=source is not None,
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty when there is no such file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ModelTextError(f"{path} cannot be read: {error}") from None
+
+
+def _template_source(path: Path, tokenizer_config: dict[str, Any]) -> str | None:
+    """chat_template.jinja goes before tokenizer_config.json, as in transformers; of several, "default"."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    found = tokenizer_config.get("chat_template")
+    if isinstance(found, list):
+        by_name = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
+        found = by_name.get("default")
+    return found if isinstance(found, str) else None
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, Any]:
+    """bos_token, eos_token and the like, as templates name them."""
+    names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+    tokens: dict[str, Any] = {name: _content(config[name]) for name in names if config.get(name) is not None}
+    extra = config.get("additional_special_tokens")
+    if isinstance(extra, list):
+        tokens["additional_special_tokens"] = [_content(token) for token in extra]
+    return tokens
+
+
+def _content(token: Any) -> str:
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token)
+
+
+def _token_ids(found: list[Any], vocab_size: int) -> tuple[int, ...]:
+    """Ids and lists of ids, each once; what is no token of this model is left out."""
+    flat = [id_ for entry in found for id_ in (entry if isinstance(entry, list) else [entry])]
+    return tuple(dict.fromkeys(id_ for id_ in flat if type(id_) is int and 0 <= id_ < vocab_size))
+
+
+def _defaults(generation: dict[str, Any]) -> SamplingDefaults:
+    if generation.get("do_sample") is False:
+        return SamplingDefaults(temperature=0.0, top_p=1.0)
+    temperature, top_p, top_k = (generation.get(name) for name in ("temperature", "top_p", "top_k"))
+    has_temperature = isinstance(temperature, int | float) and 0 <= temperature <= 2
+    return SamplingDefaults(
+        temperature=float(temperature) if has_temperature and temperature is not None else CHAT_TEMPERATURE,
+        top_p=float(top_p) if isinstance(top_p, int | float) and 0 < top_p <= 1 else _plain_top_p(has_temperature),
+        top_k=top_k if type(top_k) is int and top_k >= 0 else 0,
+    )
+
+
+def _plain_top_p(has_temperature: bool) -> float:
+    return 1.0 if has_temperature else CHAT_TOP_P

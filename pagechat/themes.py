@@ -1,0 +1,155 @@
+"""Themes from TOML files. The built-in ones (package `themes`) and the user's own go through the same loader.
+
+A theme file is data: it is checked completely before any of it is used, and a bad one is a `ThemeProblem`
+to show once, never an exception. This module knows Textual's `Theme` and no screen.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import platformdirs
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+DEFAULT_THEME = "pagechat-dark"
+OWNER_COLORS = 8
+_MAX_BYTES = 64 * 1024
+
+
+class ThemeProblem(msgspec.Struct, frozen=True):
+    """A theme file that was skipped, and why."""
+
+    file: str
+    reason: str
+
+
+class _Colors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    primary: str
+    secondary: str
+    accent: str
+    foreground: str
+    muted: str
+    """Text that is not what one reads first: labels, hints, facts."""
+    background: str
+    surface: str
+    panel: str
+    frame: str
+    """Frames around what has not the focus."""
+    success: str
+    warning: str
+    error: str
+
+
+class _Blocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    owners: Annotated[list[str], msgspec.Meta(min_length=OWNER_COLORS, max_length=OWNER_COLORS)]
+    """Fill colours of the blocks of chats A, B, C, ..."""
+    free: str
+    cached: str
+    shared: str
+    cow: str
+    """A block just copied on write."""
+
+
+class _ThemeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
+    dark: bool
+    colors: _Colors
+    blocks: _Blocks
+
+
+def user_theme_dir() -> Path:
+    """Where the user's own themes live."""
+    return Path(platformdirs.user_config_dir("pagechat", appauthor=False)) / "themes"
+
+
+def load_themes(user_dir: Path | None = None) -> tuple[list[Theme], list[ThemeProblem]]:
+    """All good themes, built-in ones first, and what was wrong with the others.
+
+    `user_dir` None takes `user_theme_dir()`. A user theme with a built-in theme's name replaces it.
+    """
+    files: list[Traversable] = list(_toml_files(resources.files("themes")))
+    problems: list[ThemeProblem] = []
+    folder = user_dir or user_theme_dir()
+    try:
+        files += _toml_files(folder) if folder.is_dir() else []
+    except OSError as error:
+        problems.append(ThemeProblem(str(folder), str(error)))
+    themes: dict[str, Theme] = {}
+    for file in files:
+        try:
+            theme = read_theme(file)
+        except (OSError, ValueError) as error:
+            problems.append(ThemeProblem(str(file), str(error)))
+        else:
+            themes[theme.name] = theme
+    return list(themes.values()), problems
+
+
+def read_theme(file: Traversable) -> Theme:
+    """The theme in `file`. ValueError (or OSError) says what is wrong with it."""
+    with file.open("rb") as stream:
+        raw = stream.read(_MAX_BYTES + 1)
+    if len(raw) > _MAX_BYTES:
+        raise ValueError(f"larger than {_MAX_BYTES // 1024} KiB")
+    try:
+        parsed = msgspec.convert(tomllib.loads(raw.decode("utf-8")), _ThemeFile)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    colors, blocks = parsed.colors, parsed.blocks
+    for where, value in [*msgspec.structs.asdict(colors).items(), *msgspec.structs.asdict(blocks).items()]:
+        for color in value if isinstance(value, list) else [value]:
+            _check_color(where, color)
+    plain = msgspec.structs.asdict(colors)
+    own = {name: plain.pop(name) for name in ("muted", "frame")}
+    return Theme(
+        name=parsed.name,
+        dark=parsed.dark,
+        **plain,
+        variables={
+            **own,
+            **block_variables(blocks.owners, blocks.free, blocks.cached, blocks.shared, blocks.cow),
+            "footer-key-foreground": colors.accent,
+            "footer-background": colors.background,
+            "border": colors.primary,
+            "border-blurred": colors.panel,
+            "scrollbar": colors.panel,
+            "scrollbar-hover": colors.secondary,
+            "scrollbar-active": colors.primary,
+            "scrollbar-background": colors.background,
+            "scrollbar-background-hover": colors.background,
+            "scrollbar-background-active": colors.background,
+            "scrollbar-corner-color": colors.background,
+        },
+    )
+
+
+def block_variables(owners: list[str], free: str, cached: str, shared: str, cow: str) -> dict[str, str]:
+    """The theme variables of the block map."""
+    return {
+        **{f"block-owner-{number}": color for number, color in enumerate(owners, start=1)},
+        "block-free": free,
+        "block-cached": cached,
+        "block-shared": shared,
+        "block-cow": cow,
+    }
+
+
+def _check_color(where: str, value: str) -> None:
+    # Only literal opaque colours: Textual would also take "auto" and percentages here, which a block cannot have.
+    try:
+        color = Color.parse(value)
+    except ColorParseError as error:
+        raise ValueError(f"{where}: {error}") from None
+    if color.a != 1 or color.ansi is not None:
+        raise ValueError(f"{where}: {value!r} is not an opaque colour such as #56b4e9")
+
+
+def _toml_files(folder: Traversable) -> Iterable[Traversable]:
+    return sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)

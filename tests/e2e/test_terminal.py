@@ -1,0 +1,68 @@
+"""The installed app in a real pseudo-terminal, with the real default model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pagechat.store import Store, StoredMessage
+from tests.e2e.terminal import Terminal, command
+from tests.e2e.test_commands import run_files, wait_until
+from tests.processes import processes_of_the_tests
+
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("smollm2")]
+
+CTRL_Q = "\x11"
+ENTER = "\r"
+ESCAPE = "\x1b"
+
+
+def history() -> list[StoredMessage]:
+    """All messages of all chats, as another process reads them from the disk."""
+    store = Store()
+    try:
+        return [message for chat in store.chats() for message in store.messages(chat.id)]
+    finally:
+        store.close()
+
+
+def answers(status: str) -> list[str]:
+    return [message.content for message in history() if message.role == "assistant" and message.status == status]
+
+
+def words_on(terminal: Terminal, text: str, count: int = 3) -> bool:
+    """The first words of `text` stand on the screen."""
+    return " ".join(text.split()[:count]) in " ".join(terminal.text.split())
+
+
+def test_a_question_is_answered_beside_the_map_and_is_there_again_next_time(folders: Path) -> None:
+    before = set(processes_of_the_tests())
+    # given the app on a wide terminal, its own daemon and model ready
+    with Terminal(command("pagechat")) as terminal:
+        terminal.wait_until(lambda: "smollm2" in terminal.text and "blocks" in terminal.text, "map and composer", 90)
+        # when a question is typed and sent
+        terminal.type("Write a long story about a lighthouse keeper and the sea.")
+        terminal.wait_until(lambda: "lighthouse keeper and the sea." in terminal.text, "question in the composer")
+        terminal.type(ENTER)
+        # then the answer comes piece by piece: it is on the screen, and on disk, before it is complete
+        terminal.wait_until(lambda: bool(answers("streaming") and answers("streaming")[0].split()[2:]), "first words")
+        terminal.wait_until(lambda: words_on(terminal, answers("streaming")[0]), "those words on the screen")
+        # and the map shows the blocks of this chat by its letter
+        terminal.wait_until(lambda: "aaa" in terminal.text, "blocks of chat A on the map")
+        # when the person has read enough, stops it and leaves
+        terminal.type(ESCAPE)
+        terminal.wait_until(lambda: not answers("streaming"), "end of the answer")
+        (answer,) = answers("stopped")
+        terminal.type(CTRL_Q)
+        # then the app ends well, and neither process nor socket file of it stays
+        assert terminal.wait_for_end() == 0
+    wait_until(lambda: set(processes_of_the_tests()) <= before, "end of the daemon", 20)
+    assert run_files(folders) == set()
+    # and the chat is there again next time
+    with Terminal(command("pagechat")) as terminal:
+        last_words = " ".join(answer.replace("*", "").split()[-3:])
+        terminal.wait_until(lambda: last_words in " ".join(terminal.text.split()), "the answer, reopened", 90)
+        terminal.type(CTRL_Q)
+        assert terminal.wait_for_end() == 0
+    wait_until(lambda: set(processes_of_the_tests()) <= before, "end of the daemon", 20)

@@ -1,0 +1,214 @@
+"""The map on the screen is the mirror, after every delta, at every zoom, and cheap to keep so."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from textual.app import App, ComposeResult
+
+from engine.core import EngineCore
+from engine.protocol import AddRequest, SamplingParams
+from pagechat.app.pool_view import Letters, PoolView
+from pagechat.app.widgets.block_map import FILLS, BlockMap
+from tests.engine.fakes import ContentExecutor
+from tests.pagechat.app.waiting import wait_until
+
+
+class MapApp(App[None]):
+    CSS = "BlockMap { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }"
+
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__()
+        self.core = EngineCore(
+            ContentExecutor(num_blocks, 16), num_blocks=num_blocks, block_size=16, max_context=10**6, vocab_size=256
+        )
+        self.view = PoolView(Letters())
+        self.view.reset(self.core.snapshot(1))
+        self.map = BlockMap(self.view)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        names = [*(f"block-owner-{n}" for n in range(1, 9)), "block-free", "block-cached", "block-shared", "block-cow"]
+        return {name: f"#{40 + 9 * number:02x}80a0" for number, name in enumerate(names)}
+
+    def compose(self) -> ComposeResult:
+        yield self.map
+
+    def ask(self, name: str, prompt: list[int], tokens: int) -> None:
+        sampling = SamplingParams(max_tokens=tokens, temperature=0, seed=0)
+        self.core.add(AddRequest(request_id=name, session=name, prompt=tuple(prompt), sampling=sampling))
+
+    def step(self) -> None:
+        _, report = self.core.step()
+        if report is not None:
+            self.view.apply(report)
+
+
+def glyphs(block_map: BlockMap) -> str:
+    """The whole map, line by line as drawn, labels left out, one string."""
+    width = block_map._label_width
+    lines = [block_map._strips.get(y) or block_map._draw(y) for y in range(block_map.virtual_size.height)]
+    return "".join(line.text[width:].rstrip() for line in lines)
+
+
+def expected(view: PoolView) -> str:
+    """One glyph a block straight from the mirror."""
+    mirror = view.mirror
+    assert mirror is not None
+    text = ""
+    for block in range(1, mirror.num_blocks + 1):
+        state = mirror.state(block)
+        if state in ("free", "cached"):
+            text += "·" if state == "free" else ":"
+            continue
+        letter = view.letters.get(mirror.tables[mirror.owners(block)[0][0]].session)
+        if state == "shared":
+            text += letter
+        else:
+            eighths = -(-mirror.fill(block) * 8 // 16)
+            text += letter.lower() if mirror.fill(block) == 16 else FILLS[min(7, eighths)]
+    return text
+
+
+async def test_the_map_is_the_mirror_after_every_step() -> None:
+    app = MapApp(200)
+    rng = random.Random(5)
+    async with app.run_test(size=(50, 20)) as pilot:
+        app.map.zoom = 1
+        app.map._lay_out()
+        shared = [rng.randrange(256) for _ in range(40)]
+        for number in range(60):
+            if number % 6 == 0:
+                app.ask(f"chat{number}", [*shared[: rng.choice([16, 32, 40])], number], rng.randrange(1, 40))
+            app.step()
+            app.map.sync()
+            await pilot.pause()
+            assert glyphs(app.map) == expected(app.view)
+        drawn = glyphs(app.map)
+        assert set("·:") <= set(drawn)
+        assert any(c.isupper() for c in drawn)
+
+
+async def test_nothing_is_drawn_when_nothing_changed() -> None:
+    app = MapApp(200)
+    async with app.run_test(size=(50, 20)) as pilot:
+        app.map.sync()
+        await pilot.pause()
+        drawn: list[int] = []
+        draw = app.map._draw
+        app.map._draw = lambda line: (drawn.append(line), draw(line))[1]  # type: ignore[method-assign]
+        for _ in range(10):
+            app.map.sync()
+            await pilot.pause()
+        assert drawn == []
+
+
+async def test_one_new_block_redraws_its_line_only() -> None:
+    app = MapApp(400)
+    async with app.run_test(size=(50, 20)) as pilot:
+        app.map.sync()
+        await pilot.pause()
+        drawn: list[int] = []
+        draw = app.map._draw
+        app.map._draw = lambda line: (drawn.append(line), draw(line))[1]  # type: ignore[method-assign]
+        app.ask("a", [1, 2, 3], 2)
+        app.step()
+        app.map.sync()
+        await wait_until(pilot, lambda: drawn)
+        assert set(drawn) == {0}
+
+
+@pytest.mark.parametrize(("zoom", "cells"), [(1, 1), (2, 2)])
+async def test_a_click_selects_the_block_under_it(zoom: int, cells: int) -> None:
+    app = MapApp(200)
+    async with app.run_test(size=(50, 20)) as pilot:
+        app.map.zoom = zoom
+        app.map._lay_out()
+        await pilot.click(BlockMap, offset=(app.map._label_width + 3 * cells, 1))
+        assert app.map.selected == app.map.per_row + 4
+
+
+async def test_arrows_move_the_cursor_and_the_view_follows() -> None:
+    app = MapApp(2000)
+    async with app.run_test(size=(50, 10)) as pilot:
+        app.map.zoom = 1
+        app.map._lay_out()
+        app.map.focus()
+        await pilot.press("right", "right", "down")
+        assert app.map.selected == 2 + app.map.per_row
+        await pilot.press("end")
+        assert app.map.selected == 2000
+        await wait_until(pilot, lambda: app.map.scroll_offset.y > 0)
+        await pilot.press("home", "left", "up")
+        assert app.map.selected == 1
+
+
+@pytest.mark.parametrize(("num_blocks", "zoom"), [(100, 2), (1000, 1), (16_384, 0)])
+async def test_the_first_zoom_follows_the_size_of_the_pool(num_blocks: int, zoom: int) -> None:
+    app = MapApp(num_blocks)
+    async with app.run_test(size=(60, 20)):
+        app.map.sync()
+        assert app.map.zoom == zoom
+
+
+async def test_without_colour_every_state_has_its_own_glyph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = MapApp(16_384)
+    async with app.run_test(size=(60, 20)) as pilot:
+        app.ask("a", [1] * 40, 3)
+        app.step()
+        app.map.sync()
+        await pilot.pause()
+        assert app.map.zoom == 1  # the overview would be colour only
+        assert glyphs(app.map).startswith("aa▄·")
+        await pilot.press("minus")
+        app.map.focus()
+        await pilot.press("minus")
+        # two rows of blocks a line: the three used ones are in the upper row
+        assert glyphs(app.map).startswith("▀▀▀·")
+
+
+async def test_zoom_two_shows_letter_and_fill() -> None:
+    app = MapApp(64)
+    async with app.run_test(size=(60, 20)) as pilot:
+        app.ask("a", [1] * 20, 3)
+        app.step()
+        app.map.sync()
+        await pilot.pause()
+        assert glyphs(app.map).startswith("a█a▂· ")
+
+
+async def test_a_resize_keeps_the_map_right() -> None:
+    app = MapApp(300)
+    async with app.run_test(size=(80, 20)) as pilot:
+        app.ask("a", [1] * 100, 3)
+        app.step()
+        app.map.zoom = 1
+        for width, height in ((40, 10), (11, 3), (120, 40), (9, 2)):
+            await pilot.resize_terminal(width, height)
+            app.map.sync()
+            await pilot.pause()
+            assert glyphs(app.map) == expected(app.view)
+
+
+async def test_sixteen_thousand_blocks_are_redrawn_in_time() -> None:
+    # in CPU time, which other processes do not stretch (much): 50 ms and 5 ms on a Zen 3
+    app = MapApp(16_384)
+    async with app.run_test(size=(130, 70)) as pilot:
+        for number in range(20):
+            app.ask(f"chat{number}", [number] * 2000, 2)
+        while app.core.has_work:
+            app.step()
+        app.map.sync()
+        await pilot.pause()
+        started = time.process_time()
+        app.map._strips.clear()
+        for line in range(app.map.virtual_size.height):
+            app.map._draw(line)
+        assert time.process_time() - started < 0.5
+        app.ask("last", [1, 2, 3], 1)
+        app.step()
+        started = time.process_time()
+        app.map.sync()
+        assert time.process_time() - started < 0.1

@@ -1,0 +1,60 @@
+"""Cutting a growing answer into finished blocks, and the picture of the unfinished one."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pagechat.app.prose import SKETCH_LIMIT, finished_blocks, has_references, make_parser, sketch, split_blocks
+
+FRAGMENTS = st.sampled_from(
+    ["# head\n", "para ", "\n", "\n\n", "- item\n", "  - inner\n", "1. one\n", "```\n", "code\n", "> quote\n",
+     "|a|b|\n", "|-|-|\n", "---\n", "<b>\n", "    indented\n", "\t", "**bold** ", "[/INST]", "\u2028", "\x0b", "\r\n"]
+)  # fmt: skip
+TEXTS = st.lists(FRAGMENTS, max_size=25).map("".join)
+
+
+@given(TEXTS)
+def test_the_pieces_are_the_text(text: str) -> None:
+    assert "".join(split_blocks(text)) == text
+
+
+@given(TEXTS)
+@settings(max_examples=100)
+def test_pieces_mean_what_they_meant_in_the_whole(text: str) -> None:
+    parser = make_parser()
+    if not has_references(text):
+        assert "".join(parser.render(piece) for piece in split_blocks(text)) == parser.render(text)
+
+
+@given(TEXTS, TEXTS)
+@settings(max_examples=100)
+def test_finished_blocks_never_change_when_the_text_grows(text: str, more: str) -> None:
+    finished = finished_blocks(text)
+    # a piece ends with the blank lines behind it, of which more may come
+    grown = [piece.rstrip() for piece in split_blocks(text + more)]
+    assert grown[: len(finished)] == [piece.rstrip() for piece in finished]
+
+
+@given(TEXTS)
+def test_a_sketch_can_be_made_of_anything(text: str) -> None:
+    sketch(text)
+
+
+def test_a_line_that_may_still_become_something_else_finishes_nothing() -> None:
+    assert finished_blocks("para\n#") == []
+    assert finished_blocks("para\n# head\n") == ["para\n"]
+
+
+def test_a_sketch_keeps_what_looks_like_markup_or_html() -> None:
+    assert sketch("vector<int> [/INST] [bold]x[/] <think>hm").plain == "vector<int> [/INST] [bold]x[/] <think>hm"
+
+
+def test_a_sketch_of_a_list_and_an_open_fence_reads_like_one() -> None:
+    assert sketch("1. one\n2. **two**\n   - inner").plain == "1. one\n2. two\n  • inner"
+    assert sketch("```py\nx = [1]\n").plain == "  x = [1]"
+
+
+def test_a_very_long_unfinished_block_is_shown_as_it_is() -> None:
+    text = "- **item**\n" * SKETCH_LIMIT
+    assert sketch(text).plain == text

@@ -1,0 +1,206 @@
+"""Chats survive whatever happens to the process that writes them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pagechat import store as store_module
+from pagechat.store import Store, StoreError, StoreReplaced
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "chats.db"
+
+
+def test_the_default_path_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGECHAT_DATA_DIR", str(tmp_path / "elsewhere"))
+    assert Store().path == tmp_path / "elsewhere" / "chats.db"
+
+
+def test_the_file_and_its_folder_are_private(path: Path) -> None:
+    Store(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_messages_come_back_in_order_with_their_facts(path: Path) -> None:
+    store = Store(path)
+    chat = store.create_chat("essay")
+    store.add_message(chat.id, "user", "why?")
+    answer = store.add_message(chat.id, "assistant", "", "streaming")
+    store.update_message(answer, "because", "complete", {"completion_tokens": 1})
+    store.close()
+
+    messages = Store(path).messages(chat.id)
+
+    assert [(m.role, m.content, m.status) for m in messages] == [
+        ("user", "why?", "complete"),
+        ("assistant", "because", "complete"),
+    ]
+    assert messages[1].facts == {"completion_tokens": 1}
+
+
+def test_chats_are_listed_last_used_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(path)
+    clock = iter(range(100))
+    monkeypatch.setattr(store_module.time, "time", lambda: float(next(clock)))
+    old, new = store.create_chat("old"), store.create_chat("new")
+    assert [chat.id for chat in store.chats()] == [new.id, old.id]
+    store.add_message(old.id, "user", "hello again")
+    assert [chat.id for chat in store.chats()] == [old.id, new.id]
+
+
+def test_creating_a_chat_that_exists_changes_nothing(path: Path) -> None:
+    store = Store(path)
+    store.create_chat("first", "my-session")
+    store.add_message("my-session", "user", "hi")
+    assert store.create_chat("second", "my-session").title == "first"
+    assert len(store.messages("my-session")) == 1
+
+
+def test_rename_and_delete(path: Path) -> None:
+    store = Store(path)
+    chat = store.create_chat("a")
+    message = store.add_message(chat.id, "user", "hi")
+    store.rename_chat(chat.id, "b")
+    assert store.find_chat(chat.id).title == "b"  # type: ignore[union-attr]
+    store.delete_chat(chat.id)
+    assert store.find_chat(chat.id) is None
+    assert store.messages(chat.id) == []
+    store.update_message(message, "late", "complete")  # an answer still being written: no error, and no ghost
+    assert store.messages(chat.id) == []
+
+
+def test_a_message_for_no_chat_is_an_error(path: Path) -> None:
+    with pytest.raises(StoreError, match="FOREIGN KEY"):
+        Store(path).add_message("nowhere", "user", "hi")
+
+
+def test_any_text_can_be_stored(path: Path) -> None:
+    store = Store(path)
+    chat = store.create_chat("t")
+    store.add_message(chat.id, "user", "nul \0 and 👍 and a lone \udce4")
+    assert store.messages(chat.id)[0].content == "nul \0 and 👍 and a lone ?"
+
+
+def test_open_tabs_come_back_without_deleted_chats(path: Path) -> None:
+    store = Store(path)
+    one, two = store.create_chat("one"), store.create_chat("two")
+    store.set_open_tabs([one.id, two.id], two.id)
+    assert Store(path).open_tabs() == ([one.id, two.id], two.id)
+    store.delete_chat(two.id)
+    assert Store(path).open_tabs() == ([one.id], None)
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from pagechat.store import Store
+store = Store(Path(sys.argv[1]))
+chat = store.create_chat("essay", "essay")
+store.add_message("essay", "user", "why?")
+answer = store.add_message("essay", "assistant", "", "streaming")
+text = ""
+for number in range(10**6):
+    text += f"word{number} "
+    store.update_message(answer, text, "streaming")
+    print(number, flush=True)
+"""
+
+
+def test_an_answer_half_written_survives_kill_9(path: Path) -> None:
+    # given a process that is writing an answer
+    writer = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    while (line := writer.stdout.readline()) and int(line) < 20:
+        pass
+
+    # while it lives, the answer is its own
+    assert Store(path).messages("essay")[1].status == "streaming"
+
+    # when it is killed
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+
+    # then the next one to look finds the answer stopped, with everything that was acknowledged
+    question, answer = Store(path).messages("essay")
+    assert (question.content, question.status) == ("why?", "complete")
+    assert answer.status == "stopped"
+    assert answer.content.startswith("word0 word1 ")
+    assert "word20 " in answer.content
+
+
+def test_a_recycled_pid_does_not_own_an_old_answer(path: Path) -> None:
+    store = Store(path)
+    chat = store.create_chat("t")
+    store.add_message(chat.id, "assistant", "half", "streaming")
+    store.close()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE messages SET writer = ?", (f"{os.getpid()}:1:another-boot",))
+    assert Store(path).messages(chat.id)[0].status == "stopped"
+
+
+def test_a_locked_file_is_an_error_and_works_again_afterwards(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.05)
+    store = Store(path)
+    chat = store.create_chat("t")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="locked"):
+        store.add_message(chat.id, "user", "hi")
+    other.execute("ROLLBACK")
+    store.add_message(chat.id, "user", "hi")
+    assert [m.content for m in store.messages(chat.id)] == ["hi"]
+
+
+def test_a_deleted_file_is_noticed_not_written_into_the_void(path: Path) -> None:
+    store = Store(path)
+    chat = store.create_chat("t")
+    for file in path.parent.iterdir():
+        file.unlink()
+    with pytest.raises(StoreReplaced):
+        store.add_message(chat.id, "user", "hi")
+    again = store.create_chat("t", chat.id)
+    store.add_message(again.id, "user", "hi")
+    assert [m.content for m in Store(path).messages(chat.id)] == ["hi"]
+
+
+def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
+    Store(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match="newer pagechat"):
+        Store(path)
+
+
+def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("this is not SQLite, whatever its name says" * 100)
+    with pytest.raises(StoreError, match="not a database"):
+        Store(path)
+
+
+def test_several_threads_and_stores_write_at_once(path: Path) -> None:
+    stores = [Store(path), Store(path)]
+    chat = stores[0].create_chat("t")
+
+    def write(store: Store) -> None:
+        for _ in range(20):
+            store.add_message(chat.id, "user", "x")
+
+    threads = [threading.Thread(target=write, args=(store,)) for store in stores for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(stores[0].messages(chat.id)) == 80
