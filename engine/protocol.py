@@ -75,7 +75,7 @@ class BeamParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Beam search as transformers defines it."""
 
     width: Annotated[int, msgspec.Meta(ge=2, le=16)]
-    length_penalty: float = 1.0
+    length_penalty: Annotated[float, msgspec.Meta(ge=-8, le=8)] = 1.0
     """A finished beam's score is its summed log probability over its length to this power."""
     early_stopping: bool | Literal["never"] = False
     """True: end with `width` finished beams. False: when the best running one, at its present length, is
@@ -575,9 +575,7 @@ Command = AddRequest | AbortRequest | TakeSnapshot | SessionCommand | ListSessio
 Reply = (
     LoadProgress | EngineReady | StepOutputs | Snapshot | SessionReply | SessionList | UsageReport | Pong | EngineFailed
 )
-ClientMessage = (
-    Hello | Chat | Cancel | GetStatus | GetSnapshot | ManageSession | ListSessions | GetUsage | StopDaemon
-)
+ClientMessage = Hello | Chat | Cancel | GetStatus | GetSnapshot | ManageSession | ListSessions | GetUsage | StopDaemon
 FrontMessage = (
     Welcome
     | Accepted

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -140,6 +140,12 @@ def serve(
     )
 
 
+def _on_command_line(ctx: typer.Context, name: str) -> bool:
+    """The option was typed, not taken from the environment or config.toml."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 @daemon.command()
 def ask(
     ctx: typer.Context,
@@ -166,6 +172,14 @@ def ask(
     session: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of a chat that goes on with each call.")
     ] = None,
+    n: Annotated[int, typer.Option("-n", min=1, max=16, help="So many answers, one after the other at the end.")] = 1,
+    beams: Annotated[
+        int | None, typer.Option(min=2, max=16, metavar="W", help="Search for the likeliest answer with W beams.")
+    ] = None,
+    length_penalty: Annotated[
+        float | None,
+        typer.Option(min=-8, max=8, metavar="X", help="Of the search: above 0 long answers score better. [1]"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object at the end instead of the text.")] = False,
     model: Model = None,
     run_dir: RunDir = None,
@@ -176,16 +190,19 @@ def ask(
     """
     from pagechat.commands.ask import Question
     from pagechat.commands.ask import ask as run
+    from pagechat.commands.question import beam, chat_options, read_question
 
     question = Question(
-        text=_read_question(text),
-        options=_chat_options(
+        text=read_question(text),
+        options=chat_options(
             max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=stop or []
         ),
         system=system,
         session=session,
         model=model if _on_command_line(ctx, "model") else None,
         as_json=as_json,
+        n=n,
+        beam=beam(beams, length_penalty, n),
     )
     return _run(run(question, run_dir))
 
@@ -370,38 +387,6 @@ def _bench(version: Version = False) -> None:
 def bench_main() -> NoReturn:
     """`pagechat-bench`."""
     _main(bench, "pagechat-bench")
-
-
-# -- from options to values ------------------------------------------------------------------------
-
-
-def _chat_options(**given: Any) -> Any:
-    import msgspec
-
-    from engine.protocol import ChatOptions
-
-    try:
-        return msgspec.convert(given, ChatOptions)
-    except msgspec.ValidationError as error:
-        raise CommandError(str(error), exits.USAGE) from None
-
-
-def _on_command_line(ctx: typer.Context, name: str) -> bool:
-    """The option was typed, not taken from the environment or config.toml."""
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _read_question(words: Sequence[str]) -> str:
-    if list(words) != ["-"]:
-        return " ".join(words)
-    try:
-        text = sys.stdin.buffer.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CommandError(f"stdin is not UTF-8 text (byte {error.start})", exits.USAGE) from None
-    if not text.strip():
-        raise CommandError("stdin holds no question", exits.USAGE)
-    return text.removesuffix("\n")
 
 
 # -- running ---------------------------------------------------------------------------------------

@@ -71,10 +71,14 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Counts and timings of an answer, or why it failed."""
 
 
+def data_dir() -> Path:
+    """What is kept for this user: $PAGECHAT_DATA_DIR, else the user's data directory. It may not exist yet."""
+    return Path(os.environ.get("PAGECHAT_DATA_DIR") or platformdirs.user_data_dir("pagechat", appauthor=False))
+
+
 def default_path() -> Path:
-    """Where the history lives: `chats.db` in $PAGECHAT_DATA_DIR, else in the user's data directory."""
-    folder = os.environ.get("PAGECHAT_DATA_DIR") or platformdirs.user_data_dir("pagechat", appauthor=False)
-    return Path(folder) / "chats.db"
+    """Where the history lives: `chats.db` in the data directory."""
+    return data_dir() / "chats.db"
 
 
 class Store:

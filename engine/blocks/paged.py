@@ -60,7 +60,8 @@ class PagedBlocks(BlockTables):
         blocks: list[int] = []
         if self._prefix_cache:
             for index in range((len(sequence.tokens) - 1) // self.block_size):
-                block = self.pool.find(self._chain_hash(sequence, index), self._tokens(sequence, index))
+                tokens = self._tokens(sequence, index)
+                block = self.pool.find(self._chain_hash(sequence, index, tokens), tokens)
                 if block is None:
                     break
                 blocks.append(block)
@@ -120,9 +121,8 @@ class PagedBlocks(BlockTables):
         first, end = start // self.block_size, sequence.computed // self.block_size
         if first < end and self._prefix_cache:
             for index in range(first, end):
-                self.pool.register(
-                    sequence.table[index], self._chain_hash(sequence, index), self._tokens(sequence, index)
-                )
+                tokens = self._tokens(sequence, index)
+                self.pool.register(sequence.table[index], self._chain_hash(sequence, index, tokens), tokens)
 
     def take_moves(self) -> Moves:
         moves, self._moves = self._moves, Moves([], [], [])
@@ -213,11 +213,13 @@ class PagedBlocks(BlockTables):
     def _tokens(self, sequence: Sequence, index: int) -> tuple[int, ...]:
         return tuple(sequence.tokens[index * self.block_size : (index + 1) * self.block_size])
 
-    def _chain_hash(self, sequence: Sequence, index: int) -> bytes:
-        """SHA-256 over (parent hash, tokens); the salt starts the chain. Extends `sequence.hashes` as needed."""
+    def _chain_hash(self, sequence: Sequence, index: int, tokens: tuple[int, ...]) -> bytes:
+        """SHA-256 over (parent hash, tokens) of block `index`, which holds `tokens`; the salt starts the chain.
+
+        Kept in `sequence.hashes`; blocks are asked for in order.
+        """
         hashes = sequence.hashes
-        while len(hashes) <= index:
+        if index == len(hashes):
             parent = hashes[-1] if hashes else hashlib.sha256(b"pagechat" + sequence.salt).digest()
-            tokens = array("q", self._tokens(sequence, len(hashes)))
-            hashes.append(hashlib.sha256(parent + tokens.tobytes()).digest())
+            hashes.append(hashlib.sha256(parent + array("q", tokens).tobytes()).digest())
         return hashes[index]

@@ -51,7 +51,8 @@ class BlockPool:
         block = self._next[0]
         if block == 0:
             raise OutOfBlocks(f"all {self.num_blocks} blocks have owners")
-        self._unlink(block)
+        after = self._next[block]
+        self._next[0], self._prev[after] = after, 0
         self.available -= 1
         if self._hash[block] is not None:
             self.cached -= 1

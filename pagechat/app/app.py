@@ -26,6 +26,7 @@ from pagechat.app.screens.help import HelpScreen
 from pagechat.app.screens.loading import LoadingScreen
 from pagechat.app.screens.main import MainScreen
 from pagechat.app.tabs import Tabs
+from pagechat.app.widgets.composer import Composer
 from pagechat.store import Store, StoreError
 from pagechat.themes import DEFAULT_THEME, ThemeProblem, block_variables, load_themes
 
@@ -146,6 +147,9 @@ class PagechatApp(App[None]):
         self._was_ready = state.phase == "ready"
 
     _was_ready = False
+
+    def on_loading_screen_typed_ahead(self, event: LoadingScreen.TypedAhead) -> None:
+        self.main.query_one(Composer).insert(event.text)
 
     def on_loading_screen_retry(self) -> None:
         if self.link is not None:

@@ -4,7 +4,7 @@ capacity.py  how many requests fit in a memory, contiguous against paged
 shape.py     the few dimensions of a model that decide it, read from a Hugging Face config
 presets.py   those dimensions for models people name
 simulate.py  a trace through the block pool and scheduler, without a model, under several policies
-               simulation.py  replay.py  traces.py  sharing.py  show.py  plot.py  parallel.py
+               simulation.py  replay.py  outcome.py  traces.py  sharing.py  show.py  plot.py  parallel.py
 tune.py      which block size suits a trace
 pool.py      what the bookkeeping of a step costs
 machine.py   what a figure was measured on

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pagechat.bench.outcome import Outcome, Setup
 from pagechat.bench.plot import Line, as_svg, in_terminal
-from pagechat.bench.replay import Outcome, Setup
 from pagechat.bench.simulation import Simulation, Sweep, TraceInfo
 
 

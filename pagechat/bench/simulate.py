@@ -15,7 +15,7 @@ import typer
 
 from engine.blocks import POLICIES, Policy
 from pagechat.bench import sharing
-from pagechat.bench.replay import Setup
+from pagechat.bench.outcome import Setup
 from pagechat.bench.show import simulation_svg, sweep_svg, sweep_table, table
 from pagechat.bench.simulation import SimulationError, power_of_two, simulate, sweep, unbounded
 from pagechat.bench.traces import DRAWN, Trace, TraceError, find_trace

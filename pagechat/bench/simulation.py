@@ -8,8 +8,9 @@ import msgspec
 
 from engine.blocks import Policy
 from pagechat.bench.machine import Machine, this_machine
+from pagechat.bench.outcome import Outcome, Setup
 from pagechat.bench.parallel import run_parallel
-from pagechat.bench.replay import Outcome, Replay, Setup
+from pagechat.bench.replay import Replay
 from pagechat.bench.traces import Trace
 
 _MOST_BLOCKS = 4_000_000

@@ -11,7 +11,7 @@ import typer
 
 from engine.config import BLOCK_SIZES
 from pagechat.bench.machine import Machine, this_machine
-from pagechat.bench.replay import Outcome, Setup
+from pagechat.bench.outcome import Outcome, Setup
 from pagechat.bench.simulate import narrate, print_result, slots_of_pool, tokens_counter
 from pagechat.bench.simulation import SimulationError, TraceInfo, describe, power_of_two, replay_all
 from pagechat.bench.traces import DRAWN, Trace, TraceError, find_trace

@@ -1,5 +1,6 @@
 """What the commands do, one module a command. stdout is data, stderr is narration. Imports no Textual, no torch.
 
+question.py what stands on its command line
 ask.py     one question, one answer
 status.py  what the daemon does now
 sessions.py sessions between their turns, and who has used what

@@ -1,4 +1,4 @@
-"""`pagechat-daemon ask`: one question, the answer streamed to stdout.
+"""`pagechat-daemon ask`: one question, the answer streamed to stdout; several answers one after the other at the end.
 
 Uses the running daemon, else starts one and stops it again. With a session the chat lives in the history file: the
 question is saved before the answer begins and the answer as it comes, so nothing is lost however this ends.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.protocol import Accepted, ChatMessage, ChatOptions, Delta, Finished
+from engine.protocol import Accepted, BeamParams, ChatMessage, ChatOptions, Delta, Finished
 from pagechat.client import AsyncEngineClient, ClientError, RequestFailed
 from pagechat.commands import exits
 from pagechat.commands.watch import silence_stdout
@@ -39,6 +39,13 @@ class Question:
     model: str | None = None
     """As given on the command line, for a daemon that is started. One that runs already must serve this model."""
     as_json: bool = False
+    n: int = 1
+    beam: BeamParams | None = None
+
+    @property
+    def streams(self) -> bool:
+        """The answer stands on stdout while it comes."""
+        return self.n == 1 and not self.as_json
 
 
 async def ask(question: Question, run_dir: Path | None) -> int:
@@ -55,7 +62,7 @@ async def ask(question: Question, run_dir: Path | None) -> int:
         async with await AsyncEngineClient.connect(run_dir, name="ask") as client:
             if launched is None and question.model is not None:
                 await _check_model(client, question.model)
-            finished = await _answer(client, question, record)
+            answers = await _answer(client, question, record)
     except asyncio.CancelledError:
         record.end("stopped", {"finish_reason": "abort"})
         _end_line(record)
@@ -71,12 +78,19 @@ async def ask(question: Question, run_dir: Path | None) -> int:
     finally:
         if launched is not None:
             launched.stop()
+    finished = answers[0]
     record.end("stopped" if finished.finish_reason == "abort" else "complete", _facts(finished))
-    if question.as_json:
-        print(json.dumps(_as_data(finished, record.session), ensure_ascii=False))
-    else:
-        _end_line(record)
-    if finished.finish_reason == "abort":
+    try:
+        if question.as_json:
+            print(json.dumps(_as_data(answers, record.session), ensure_ascii=False), flush=True)
+        elif question.streams:
+            _end_line(record)
+        else:
+            _print_all(answers)
+    except BrokenPipeError:
+        silence_stdout()
+        return exits.CLOSED_PIPE
+    if any(answer.finish_reason == "abort" for answer in answers):
         print("pagechat-daemon: the daemon stopped before the answer was complete", file=sys.stderr)
         return exits.FAILED
     return exits.OK
@@ -95,22 +109,33 @@ async def _daemon(run_dir: Path | None, model: str | None) -> Launched | None:
         raise
 
 
-async def _answer(client: AsyncEngineClient, question: Question, record: Record) -> Finished:
+async def _answer(client: AsyncEngineClient, question: Question, record: Record) -> list[Finished]:
+    """The last message of each answer. What streams is the first of them."""
     waiting = asyncio.create_task(_show_loading(client))
-    out = _Output(sys.stdout.isatty(), silent=question.as_json)
+    out = _Output(sys.stdout.isatty(), silent=not question.streams)
+    answers: list[Finished] = []
     try:
-        stream = client.chat(record.messages(question), session=record.session, options=question.options)
+        stream = client.chat(
+            record.messages(question),
+            session=record.session,
+            options=question.options,
+            keep=question.session is not None,
+            n=question.n,
+            beam=question.beam,
+        )
         async with contextlib.aclosing(stream):
             async for event in stream:
                 match event:
                     case Accepted():
                         waiting.cancel()
                         record.begin()
-                    case Delta(text=text):
+                    case Delta(text=text, index=0):
                         record.add(text)
                         out.write(text)
                     case Finished():
-                        return event
+                        answers.append(event)
+        if len(answers) == question.n:
+            return sorted(answers, key=lambda answer: answer.index)
     finally:
         waiting.cancel()
         with contextlib.suppress(asyncio.CancelledError, ClientError):
@@ -159,6 +184,17 @@ class _Output:
             sys.stdout.flush()
 
 
+def _print_all(answers: list[Finished]) -> None:
+    """One after the other, an empty line between; which is which is told on stderr."""
+    out = _Output(sys.stdout.isatty(), silent=False)
+    for number, answer in enumerate(answers, 1):
+        if number > 1:
+            out.write("\n")
+        score = f", score {answer.score:.4f}" if answer.score is not None else ""
+        print(f"--- answer {number} of {len(answers)}{score} ---", file=sys.stderr, flush=True)
+        out.write(answer.text if answer.text.endswith("\n") else answer.text + "\n")
+
+
 def _end_line(record: Record) -> None:
     """A line that was begun on stdout is ended."""
     if record.printed and record.text and not record.text.endswith("\n"):
@@ -200,7 +236,7 @@ class Record:
         if question.system is not None:
             messages = [message for message in messages if message.role != "system"]
             messages = [ChatMessage(role="system", content=question.system), *messages]
-        self.printed = not question.as_json
+        self.printed = question.streams
         return [*messages, ChatMessage(role="user", content=question.text)]
 
     def begin(self) -> None:
@@ -242,12 +278,15 @@ def _facts(finished: Finished) -> dict[str, Any]:
         "completion_tokens": finished.usage.completion_tokens,
         "ttft_s": finished.timing.ttft_s,
         "total_s": finished.timing.total_s,
+        "cache_miss": finished.miss,
     }
 
 
-def _as_data(finished: Finished, session: str) -> dict[str, Any]:
+def _as_data(answers: list[Finished], session: str) -> dict[str, Any]:
+    """The first answer; with several, all of them as "answers"."""
+    finished = answers[0]
     usage, timing = finished.usage, finished.timing
-    return {
+    data: dict[str, Any] = {
         "text": finished.text,
         "finish_reason": finished.finish_reason,
         "session": session,
@@ -257,4 +296,15 @@ def _as_data(finished: Finished, session: str) -> dict[str, Any]:
             "completion_tokens": usage.completion_tokens,
         },
         "timing": {"ttft_s": timing.ttft_s, "total_s": timing.total_s},
+        "cache_miss": finished.miss,
     }
+    if len(answers) > 1 or finished.score is not None:
+        data["answers"] = [_answer_data(answer) for answer in answers]
+    return data
+
+
+def _answer_data(answer: Finished) -> dict[str, Any]:
+    data: dict[str, Any] = {"index": answer.index, "text": answer.text, "finish_reason": answer.finish_reason}
+    if answer.score is not None:
+        data["score"] = answer.score
+    return data

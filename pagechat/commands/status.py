@@ -79,9 +79,7 @@ def as_text(found: Status) -> str:
 def _shadow_table(shadows: list[ShadowStatus]) -> str:
     """What each policy would hold of the live requests on as many slots."""
     header = ("would hold", "requests", "real tokens", "reserved", "internal waste", "external waste")
-    figures = [
-        (s.requests_held, s.slots_used, s.reserved_waste, s.internal_waste, s.external_waste) for s in shadows
-    ]
+    figures = [(s.requests_held, s.slots_used, s.reserved_waste, s.internal_waste, s.external_waste) for s in shadows]
     rows = [[s.policy, *(f"{figure:,}" for figure in row)] for s, row in zip(shadows, figures, strict=True)]
     return aligned(header, rows)
 

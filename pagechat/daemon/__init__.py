@@ -2,6 +2,7 @@
 
 serve.py           the process: lock, signals, narration
 front.py           requests from clients to the engine and answers back
+greeting.py        the first words with a client, and what is said to a bad frame
 doors.py           the sockets that clients reach
 requests.py        the requests in flight
 supervisor.py      keeps an engine running

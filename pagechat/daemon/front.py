@@ -46,18 +46,17 @@ from engine.protocol import (
     Rejected,
     Status,
     StepOutputs,
-    StepReport,
     StopDaemon,
     Stopping,
     TokenOutput,
-    Welcome,
 )
 from pagechat import __version__
 from pagechat.daemon import sessions, text
 from pagechat.daemon.doors import CLIENT_QUEUE, Doors
 from pagechat.daemon.errors import RequestError
+from pagechat.daemon.greeting import greet, refuse
 from pagechat.daemon.misses import describe
-from pagechat.daemon.pool_watch import PoolWatch
+from pagechat.daemon.pool_watch import PoolWatch, takeover
 from pagechat.daemon.requests import Answer, Request, Requests
 from pagechat.daemon.sessions import MAX_NAME
 from pagechat.daemon.supervisor import Listeners, Patience, Supervisor
@@ -145,11 +144,12 @@ class Front:
         try:
             message = protocol.decode_client_message(frame)
         except protocol.ProtocolError as error:
-            self._refuse_frame(client, frame, str(error))
+            self._doors.send(client, refuse(frame, str(error)))
             return
         match message:
             case Hello():
-                self._on_hello(client, message.version, message.client)
+                log.debug("client %.80r", message.client)
+                self._doors.send(client, greet(message.version, self._doors.telemetry_endpoint))
             case Chat():
                 self._on_chat(client, message)
             case Cancel():
@@ -165,45 +165,6 @@ class Front:
             case StopDaemon():
                 log.info("asked to stop by a client")
                 self.stop_asked.set()
-
-    def _on_hello(self, client: bytes, version: int, name: str) -> None:
-        if version != protocol.VERSION:
-            self._doors.send(
-                client,
-                Rejected(
-                    code="version_mismatch",
-                    message=f"the daemon (pagechat {__version__}) speaks protocol version {protocol.VERSION}, "
-                    f"the client {version}; stop the daemon with `pagechat-daemon stop`, or use its version",
-                ),
-            )
-            return
-        log.debug("client %.80r", name)
-        self._doors.send(
-            client,
-            Welcome(
-                version=protocol.VERSION,
-                daemon_version=__version__,
-                pid=os.getpid(),
-                telemetry=self._doors.telemetry_endpoint,
-            ),
-        )
-
-    def _refuse_frame(self, client: bytes, frame: bytes, why: str) -> None:
-        """Says what can be said: to the request, if the frame at least names one, else to the client."""
-        try:
-            found: Any = msgspec.msgpack.decode(frame)
-        except (msgspec.DecodeError, RecursionError, ValueError):
-            found = None
-        if not isinstance(found, dict):
-            found = {}
-        request_id, ticket, version = found.get("request_id"), found.get("ticket"), found.get("version")
-        if found.get("type") == "Hello" and type(version) is int and version != protocol.VERSION:
-            self._on_hello(client, version, "")
-        elif found.get("type") == "Chat" and isinstance(request_id, str):
-            self._doors.send(client, Failed(request_id=request_id[:MAX_NAME], code="bad_request", message=why))
-        else:
-            ticket = ticket if type(ticket) is int and abs(ticket) < 2**63 else None
-            self._doors.send(client, Rejected(code="bad_request", message=why, ticket=ticket))
 
     def _on_chat(self, client: bytes, chat: Chat) -> None:
         problem = None
@@ -294,7 +255,7 @@ class Front:
         if self.supervisor.state == "ready":
             self._pool.start()
             # Mirrors of the engine before would take the new one's numbers, which start at 0, for old news.
-            self._doors.publish(protocol.encode(_takeover()))
+            self._doors.publish(protocol.encode(takeover()))
         self._on_change(self)
 
     def _on_outputs(self, step: StepOutputs) -> None:
@@ -448,21 +409,3 @@ class Front:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _takeover() -> StepReport:
-    """The empty report that makes every mirror ask for a snapshot of the new engine."""
-    return StepReport(
-        step=0,
-        time=time.time(),
-        duration_s=0.0,
-        running=0,
-        waiting=0,
-        preemptions=0,
-        prompt_tokens=0,
-        cached_tokens=0,
-        generated_tokens=0,
-        first_event=protocol.NO_EVENT,
-        events=[],
-        lengths=[],
-    )

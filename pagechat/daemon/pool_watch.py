@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from engine.blocks.mirror import MirrorGap, PoolMirror
-from engine.protocol import PoolStatus, SchedulerStatus, ShadowStatus, Snapshot, StepReport, ThroughputStatus
+from engine.protocol import NO_EVENT, PoolStatus, SchedulerStatus, ShadowStatus, Snapshot, StepReport, ThroughputStatus
 from pagechat.daemon.errors import RequestError
 
 log = logging.getLogger(__name__)
@@ -121,3 +121,21 @@ class PoolWatch:
         horizon = self._clock() - WINDOW_S
         while self._steps and self._steps[0][0] < horizon:
             self._steps.popleft()
+
+
+def takeover() -> StepReport:
+    """The empty report that makes every mirror ask for a snapshot of the new engine."""
+    return StepReport(
+        step=0,
+        time=time.time(),
+        duration_s=0.0,
+        running=0,
+        waiting=0,
+        preemptions=0,
+        prompt_tokens=0,
+        cached_tokens=0,
+        generated_tokens=0,
+        first_event=NO_EVENT,
+        events=[],
+        lengths=[],
+    )

@@ -6,16 +6,15 @@ Clients name sessions, never files: where a session is saved is decided here. Kn
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import platformdirs
 
 from engine.protocol import Command, GetUsage, ListSessions, ManageSession, Message, Rejected, SessionCommand
 from pagechat.daemon.errors import RequestError
+from pagechat.store import data_dir
 
 MAX_NAME = 256
 """Characters of a request id or a session name."""
@@ -57,8 +56,7 @@ def _command(question: ManageSession) -> Callable[[int], Command]:
 
 def saved_session(name: str) -> Path:
     """The file of a saved session, in a folder that only this user can read. Raises OSError."""
-    data = os.environ.get("PAGECHAT_DATA_DIR") or platformdirs.user_data_dir("pagechat", appauthor=False)
-    folder = Path(data).absolute() / "kv"
+    folder = data_dir().absolute() / "kv"
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(exist_ok=True, mode=0o700)
     folder.chmod(0o700)  # one that was there already

@@ -56,17 +56,17 @@ TEXTS = [
     "What is a page table? Explain it to a student of operating systems who knows what an address is.",
     "Hi",
 ]
-NEW_TOKENS = 16
+NEW_TOKENS = 12
 
 
 @pytest.fixture(scope="module")
 def conversations(smollm2: Path) -> list[tuple[list[int], list[int]]]:
-    """Twenty prompts of 30 to 400 tokens, and what transformers answers to each, alone, in float32."""
+    """Twenty prompts of 40 to 200 tokens, and what transformers answers to each, alone, in float32."""
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     reference = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
     pairs = []
     for number in range(20):
-        text = " ".join([f"({number})", *(TEXTS[(number + i) % len(TEXTS)] for i in range(1 + number * number // 20))])
+        text = " ".join([f"({number})", *(TEXTS[(number + i) % len(TEXTS)] for i in range(1 + number * number // 40))])
         messages = [{"role": "user", "content": text}]
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
         answer = reference.generate(**ids, max_new_tokens=NEW_TOKENS, do_sample=False)

@@ -271,7 +271,7 @@ def test_ask_uses_the_daemon_that_runs_and_lets_it_run(main: Main) -> None:
 @pytest.mark.usefixtures("shared_daemon")
 def test_ask_as_json_gives_these_fields(main: Main) -> None:
     result = json.loads(main("ask", "--json", "--max-tokens", "4", "héllo 🌶").stdout)
-    assert set(result) == {"text", "finish_reason", "session", "usage", "timing"}
+    assert set(result) == {"text", "finish_reason", "session", "usage", "timing", "cache_miss"}
     assert result["text"].startswith("user\nh")
     assert result["finish_reason"] == "length"
     assert set(result["usage"]) == {"prompt_tokens", "cached_tokens", "completion_tokens"}

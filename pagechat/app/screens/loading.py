@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -28,15 +29,22 @@ BAR_WIDTH = 44
 
 
 class LoadingScreen(ModalScreen[None]):
-    """Draws `LinkState`s; posts `Retry`."""
+    """Draws `LinkState`s; posts `Retry`, and `TypedAhead` for what is typed or pasted before the engine is ready."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "retry", "Try again", show=False),
-        Binding("q,escape", "app.quit", "Quit", show=False),
+        Binding("q,escape", "give_up", "Quit", show=False),
     ]
 
     class Retry(Message):
         pass
+
+    class TypedAhead(Message):
+        """Text that belongs to the composer behind this screen."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
 
     def __init__(self, state: LinkState) -> None:
         super().__init__()
@@ -87,6 +95,24 @@ class LoadingScreen(ModalScreen[None]):
             stage.update(Content(STAGES[load.stage]))
             bar.update(progress_bar(load.done, load.total))
             detail.update(Content(" · ".join(part for part in (sanitize(load.detail), _amount(load), seconds) if part)))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Single letters are keys of this screen only once there is something to choose."""
+        return self._state.phase == "failed" if action in ("retry", "give_up") else True
+
+    def on_key(self, event: events.Key) -> None:
+        if self._state.phase != "failed" and event.is_printable and event.character:
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.TypedAhead(event.character))
+
+    def on_paste(self, event: events.Paste) -> None:
+        if self._state.phase != "failed":
+            event.stop()
+            self.post_message(self.TypedAhead(event.text))
+
+    def action_give_up(self) -> None:
+        self.app.exit()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "quit":

@@ -34,6 +34,13 @@ async def test_an_answer_streams_into_the_chat() -> None:
     assert answer.facts["completion_tokens"] == 2
 
 
+async def test_a_chat_keeps_its_blocks_for_the_next_turn() -> None:
+    daemon, conversation = FakeDaemon(), Conversation()
+    conversation.ask("hi", await daemon.connect(), nothing)
+    await finished(conversation)
+    assert daemon.kept == [conversation.id]
+
+
 async def test_the_question_is_saved_before_the_answer_is_asked_for(tmp_path: Path) -> None:
     daemon = FakeDaemon()
     store = Store(tmp_path / "chats.db")
@@ -136,6 +143,11 @@ def test_the_facts_line_has_counts_and_timings() -> None:
     # 127 tokens after the first in 5.43 s
     assert facts_line(answer) == "128 tokens · 23.4 tok/s · first after 0.21 s · prompt 412 (cached 384)"
     assert facts_line(Message("assistant", "", "stopped")) == "stopped"
+
+
+def test_the_facts_line_says_why_the_cache_missed_and_is_safe() -> None:
+    answer = Message("assistant", "x", "complete", {"prompt_tokens": 9, "cache_miss": 'differs at "\x9b" now'})
+    assert facts_line(answer) == 'prompt 9 · differs at "‹9b›" now'
 
 
 async def test_saving_goes_on_after_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from pagechat import store as store_module
 from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.screens.help import HelpScreen
 from pagechat.app.screens.loading import LoadingScreen
+from pagechat.app.widgets.composer import Composer
 from pagechat.client import NoDaemon
 from pagechat.store import Store
 from tests.pagechat.app.conftest import OpenApp
@@ -61,6 +62,18 @@ async def test_a_failed_engine_says_why(open_app: OpenApp) -> None:
     async with open_app(daemon, ready=False) as (app, pilot):
         await wait_until(pilot, lambda: "no model.safetensors in /nowhere [/x]" in screen_text(app))
         assert isinstance(app.screen, LoadingScreen)
+
+
+async def test_what_is_typed_while_the_engine_loads_is_in_the_composer_when_it_is_ready(open_app: OpenApp) -> None:
+    daemon = FakeDaemon()
+    daemon.state = "loading"
+    async with open_app(daemon, ready=False) as (app, pilot):
+        await wait_until(pilot, lambda: isinstance(app.screen, LoadingScreen))
+        await pilot.press(*"quick r")  # q and r are keys of that screen only after a failure
+        daemon.state = "ready"
+        await wait_until(pilot, lambda: app.screen is app.main)
+        await pilot.press("!")
+        assert app.main.query_one(Composer).text == "quick r!"
 
 
 async def test_trying_again_after_a_failed_engine_replaces_its_daemon(open_app: OpenApp) -> None:

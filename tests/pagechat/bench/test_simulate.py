@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from engine.blocks import POLICIES, Policy
 from engine.blocks.events import EventLog
-from pagechat.bench.replay import Outcome, Replay, Setup, StepCost
+from pagechat.bench.outcome import Outcome, Setup, StepCost
+from pagechat.bench.replay import Replay
 from pagechat.bench.sharing import share
 from pagechat.bench.simulate import simulate_command
 from pagechat.bench.traces import Trace, TraceError, TraceRequest, draw, find_trace, read_trace

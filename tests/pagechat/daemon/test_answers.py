@@ -63,23 +63,25 @@ async def test_the_engine_is_told_once_all_answers_ended_by_a_stop_string(client
     await until(lambda: notes().count("AbortRequest") == 1, "abort")
 
 
-async def test_cancel_ends_every_answer_that_is_open(
-    client: AsyncEngineClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream = client.chat(user("a long story"), session="long", request_id="r", n=3)
-    while not isinstance(await anext(stream), Delta):
-        pass
-    await client.cancel("r")
-    answers = finished(await events(stream))
+async def test_cancel_ends_every_answer_that_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ENGINE_STEP_S", "0.02")
+    async with running_front(), await AsyncEngineClient.connect() as client:
+        stream = client.chat(user("a long story"), session="long", request_id="r", n=3)
+        while not isinstance(await anext(stream), Delta):
+            pass
+        await client.cancel("r")
+        answers = finished(await events(stream))
     assert {index: answer.finish_reason for index, answer in answers.items()} == dict.fromkeys(range(3), "abort")
 
 
-async def test_leaving_after_the_first_end_cancels_the_others(client: AsyncEngineClient) -> None:
-    stream = client.chat(user("hello"), n=2, options=ChatOptions(stop=["user"]), session="long")
-    while not isinstance(await anext(stream), Finished):
-        pass
-    await stream.aclose()
-    await until(lambda: "AbortRequest" in notes(), "abort")
+async def test_leaving_after_the_first_end_cancels_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ENGINE_STEP_S", "0.02")
+    async with running_front(), await AsyncEngineClient.connect() as client:
+        stream = client.chat(user("hello"), n=2, options=ChatOptions(stop=["user"]), session="long")
+        while not isinstance(await anext(stream), Finished):
+            pass
+        await stream.aclose()
+        await until(lambda: "AbortRequest" in notes(), "abort")
 
 
 async def test_a_beam_search_delivers_whole_answers_best_first(client: AsyncEngineClient) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from engine.protocol import PoolEvent, Snapshot, StepReport
+import msgspec
+
+from engine.protocol import PoolEvent, ShadowStatus, Snapshot, StepReport
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.pool_watch import PoolWatch
 
@@ -126,6 +128,19 @@ async def test_an_engine_that_ends_leaves_no_pool_behind() -> None:
     engine.answers.put_nowait(RequestError("engine_died", "gone"))
     await watch.settled()
     assert (watch.pool(), watch.scheduler()) == (None, None)
+
+
+async def test_the_last_shadows_stay_until_the_engine_is_another() -> None:
+    watch = PoolWatch(Engine().take)
+    shadow = ShadowStatus(
+        policy="paged", requests_held=1, slots_used=2, reserved_waste=0, internal_waste=3, external_waste=0
+    )
+    watch.feed(msgspec.structs.replace(report(0), shadows=[shadow]))
+    watch.feed(report(1))
+    assert watch.shadows() == [shadow]
+    watch.start()
+    assert watch.shadows() == []
+    watch.stop()
 
 
 async def test_throughput_is_that_of_the_last_ten_seconds() -> None:

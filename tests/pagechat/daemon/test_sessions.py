@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.protocol import CacheMiss, ChatMessage, Finished, SessionInfo
+from engine.protocol import CacheMiss, ChatMessage, ChatOptions, Finished, SessionInfo
 from pagechat.client import AsyncEngineClient, RequestFailed
 from pagechat.daemon.misses import describe
 from pagechat.daemon.sessions import saved_session
@@ -49,6 +50,15 @@ async def test_a_kept_session_stays_and_another_does_not(client: AsyncEngineClie
     assert (await infos(client))["kept"].state == "resident"
 
 
+async def test_a_turn_that_a_stop_string_ended_is_kept_too(client: AsyncEngineClient) -> None:
+    options = ChatOptions(stop=["three"])
+    async for _ in client.chat(user("one two three"), session="long chat", keep=True, options=options):
+        pass
+    while (found := await infos(client)).get("long chat") is None or found["long chat"].state != "resident":
+        await asyncio.sleep(0.01)
+    assert found["long chat"].blocks > 0
+
+
 async def test_the_next_turn_finds_the_turn_before_and_misses_nothing(client: AsyncEngineClient) -> None:
     first = await turn(client, user(QUESTION))
     second = await turn(client, then(user(QUESTION), first, "and now?"))
@@ -61,8 +71,7 @@ async def test_a_turn_that_rewrites_the_chat_is_told_the_first_difference(client
     second = await turn(client, user("the dog sat"))
     assert second.miss is not None
     assert second.miss.startswith("the prompt differs from the last turn at token ")
-    assert '"c' in second.miss.split("before")[0]
-    assert '"d' in second.miss.split("before")[1]
+    assert '" c" before, " d' in second.miss
 
 
 def test_an_evicted_block_is_named_with_its_tokens() -> None:
