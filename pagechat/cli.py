@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, ClassVar, NoReturn
 
 import typer
 import typer.core
@@ -351,14 +351,14 @@ def app_main() -> NoReturn:
 class _Benches(typer.core.TyperGroup):
     """Sub-commands that live in pagechat/bench, imported when one is run."""
 
-    where = {  # noqa: RUF012
-        "capacity": ("pagechat.bench.capacity", "capacity_command", "How many requests fit: contiguous against paged."),
-        "engine": (
-            "pagechat.bench.engine",
-            "engine_command",
-            "Tokens per second of this machine, against transformers.",
-        ),
+    where: ClassVar = {
+        "capacity": "How many requests fit: contiguous against paged.",
+        "engine": "Tokens per second of the real engine, by policy or against transformers.",
+        "simulate": "A request trace through the block pool and scheduler, without a model.",
+        "tune": "Which block size suits a trace.",
+        "pool": "What the bookkeeping of a step costs.",
     }
+    """Each lives in pagechat/bench/NAME.py as NAME_command."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.where)
@@ -366,14 +366,14 @@ class _Benches(typer.core.TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.where:
             return None
-        module, function, _ = self.where[cmd_name]
+        module = importlib.import_module(f"pagechat.bench.{cmd_name}")
         single = typer.Typer(**_PLAIN)
-        single.command(name=cmd_name)(getattr(importlib.import_module(module), function))
+        single.command(name=cmd_name)(getattr(module, f"{cmd_name}_command"))
         return typer.main.get_command(single)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in self.where.items()])
+            formatter.write_dl(list(self.where.items()))
 
 
 bench = typer.Typer(cls=_Benches, no_args_is_help=True, **_PLAIN)
