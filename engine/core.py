@@ -370,6 +370,7 @@ class EngineCore:
             first_event=first_event,
             events=events,
             lengths=self.blocks.take_lengths(),
+            preempted=self.scheduler.take_preempted(),
             shadows=self.accounting.apply(events, self.scheduler.running),
         )
 

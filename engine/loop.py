@@ -101,6 +101,8 @@ def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCor
     )
     io.reply(LoadProgress(stage="warming", detail="first step"))
     runner.warm_up()
+    if host_slots:
+        core.costs.saw_blocks(*runner.time_swap())
     ready = EngineReady(
         version=protocol.VERSION,
         pid=os.getpid(),

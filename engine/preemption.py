@@ -14,11 +14,11 @@ _WEIGHT = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The way taken, and the seconds each would cost."""
+    """The way taken, and the seconds each would cost, as far as they are known."""
 
     swap: bool
-    recompute_s: float
-    swap_s: float
+    recompute_s: float | None
+    swap_s: float | None
 
 
 class PreemptionCosts:
@@ -27,8 +27,6 @@ class PreemptionCosts:
     def __init__(self) -> None:
         self.token_s: float | None = None
         self.block_s: float | None = None
-        self.last: Choice | None = None
-        """The choice of the last preemption, for whoever explains it."""
 
     def saw_tokens(self, tokens: int, seconds: float) -> None:
         """A step computed `tokens` prompt tokens."""
@@ -40,12 +38,9 @@ class PreemptionCosts:
 
     def choose(self, tokens: int, blocks: int) -> Choice:
         """For a sequence of `tokens` computed tokens in `blocks` blocks. Swapping moves each block twice."""
-        if self.token_s is None or self.block_s is None:
-            self.last = Choice(False, 0.0, 0.0)
-        else:
-            recompute, swap = tokens * self.token_s, 2 * blocks * self.block_s
-            self.last = Choice(swap < recompute, recompute, swap)
-        return self.last
+        recompute = None if self.token_s is None else tokens * self.token_s
+        swap = None if self.block_s is None else 2 * blocks * self.block_s
+        return Choice(recompute is not None and swap is not None and swap < recompute, recompute, swap)
 
 
 def _average(old: float | None, new: float) -> float:

@@ -309,6 +309,27 @@ class PoolEvent(msgspec.Struct, frozen=True, array_like=True):
     source: int = -1
 
 
+PreemptionReason = Literal["cheaper", "not measured", "no host memory", "shares its future"]
+
+
+class Preemption(msgspec.Struct, frozen=True, kw_only=True):
+    """A sequence that gave its blocks up for older ones, how, and why so."""
+
+    seq: int
+    session: str
+    tokens: int
+    """Whose KV was in its blocks."""
+    blocks: int
+    method: Literal["recompute", "swap"]
+    recompute_s: float | None
+    """What computing its tokens again is expected to take; None before the engine has measured that."""
+    swap_s: float | None
+    """What moving its blocks out and back is expected to take; None without host memory to swap to."""
+    reason: PreemptionReason
+    """cheaper: the method is, by those figures. shares its future: beams, and a prompt whose answers have not
+    forked yet, are always recomputed."""
+
+
 class ShadowStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a policy would hold of the live requests on as many slots; see engine/blocks/shadow.py."""
 
@@ -346,6 +367,8 @@ class StepReport(Message, frozen=True):
     events: list[PoolEvent]
     lengths: list[tuple[int, int]]
     """(sequence, tokens in its blocks) of each sequence that changed."""
+    preempted: list[Preemption] = []
+    """In this step."""
     shadows: list[ShadowStatus] = []
     """Every now and then (about twice a second), how other policies would fare; empty otherwise."""
 

@@ -73,6 +73,15 @@ class Runner:
             pool[1].zero_()
 
     @torch.inference_mode()
+    def time_swap(self) -> tuple[int, float]:
+        """(blocks moved, seconds): some blocks out to host memory and back, which changes nothing. Needs host slots."""
+        count = min(8, self.num_blocks, len(self._host[0]))
+        pairs = [(block + 1, block) for block in range(count)]
+        step = Step(0, [], pairs, [], [(slot, block) for block, slot in pairs])
+        self._move(step)  # the first touch of host memory is slower than any later one
+        return 2 * count, self._move(step)
+
+    @torch.inference_mode()
     def execute(self, step: Step) -> StepResult:
         """The next tokens of the spans that reach their sequence's end. Raises InconsistentStep before any write."""
         self._check(step)

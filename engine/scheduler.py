@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from engine.blocks.paged import PagedBlocks
 from engine.blocks.tables import BlockTables, Match
 from engine.preemption import PreemptionCosts
+from engine.protocol import Preemption, PreemptionReason
 from engine.sequence import Sequence, Span, Step, common_prefix
 from engine.sessions import Sessions
 
@@ -63,6 +64,7 @@ class Scheduler:
         self._costs = costs or PreemptionCosts()
         self._steps = 0
         self._hit_tokens = 0
+        self._preempted: list[Preemption] = []
         self._stuck: list[Sequence] = []
         self._blocked: tuple[Sequence, int] | None = None
         """The head of the queue that did not fit, and the blocks that were available then."""
@@ -106,6 +108,11 @@ class Scheduler:
         """Prompt tokens that sequences admitted since the last call found in the cache."""
         tokens, self._hit_tokens = self._hit_tokens, 0
         return tokens
+
+    def take_preempted(self) -> list[Preemption]:
+        """The preemptions since the last call."""
+        preempted, self._preempted = self._preempted, []
+        return preempted
 
     def take_stuck(self) -> list[Sequence]:
         """Sequences taken out because they cannot fit however long they wait (pinned sessions hold the rest)."""
@@ -167,25 +174,38 @@ class Scheduler:
             plan.drop(member)
             self.running.remove(member)
             self.blocks.events.add("preempt", -1, member.id, member.session)
-            self._take_blocks_from(member)
+            self._preempted.append(self._take_blocks_from(member))
             member.preemptions += 1
         if victim.group:
             members[0].children = members[1:]
         self.preemptions += 1
         self.waiting.appendleft(members[0])
 
-    def _take_blocks_from(self, sequence: Sequence) -> None:
-        blocks = self.blocks
-        if (
-            isinstance(blocks, PagedBlocks)
-            and sequence.group is None
-            and not sequence.children
-            and blocks.can_swap_out(sequence)
-            and self._costs.choose(sequence.computed, len(sequence.table)).swap
-        ):
+    def _take_blocks_from(self, sequence: Sequence) -> Preemption:
+        """By swap where that is measured to be cheaper and there is room in host memory, else by giving them up."""
+        blocks, tokens, count = self.blocks, sequence.computed, len(sequence.table)
+        choice = self._costs.choose(tokens, count)
+        reason: PreemptionReason
+        swap, reason = choice.swap, "cheaper" if choice.swap_s is not None else "not measured"
+        if not isinstance(blocks, PagedBlocks) or not blocks.can_swap_out(sequence):
+            swap, reason = False, "no host memory"
+        elif sequence.group is not None or sequence.children:
+            swap, reason = False, "shares its future"
+        if swap:
+            assert isinstance(blocks, PagedBlocks)
             blocks.swap_out(sequence)
         else:
             blocks.release(sequence)
+        return Preemption(
+            seq=sequence.id,
+            session=sequence.session,
+            tokens=tokens,
+            blocks=count,
+            method="swap" if swap else "recompute",
+            recompute_s=choice.recompute_s,
+            swap_s=choice.swap_s,
+            reason=reason,
+        )
 
     # -- waiting -------------------------------------------------------------------------------
 

@@ -69,7 +69,8 @@ def _heading(trace: TraceInfo, setup: Setup) -> list[str]:
         f" tokens ({trace.lengths}), {arrivals}",
         f"  pool       {setup.num_blocks:,} blocks of {setup.block_size} = {slots:,} slots; contiguous-max reserves"
         f" {setup.max_context:,}",
-        f"  scheduler  at most {setup.max_running:,} sequences and {setup.step_tokens:,} tokens a step",
+        f"  scheduler  at most {setup.max_running:,} sequences and {setup.step_tokens:,} tokens a step;"
+        f" prefix cache {'on' if setup.prefix_cache else 'off'}",
         f"  a step is taken to last {cost.step_ns / 1e6:g} ms, {cost.prompt_token_ns / 1e3:g} us more for each prompt"
         f" token and {cost.sequence_ns / 1e3:g} us for each sequence",
     ]

@@ -56,7 +56,13 @@ def simulate_command(
     saturate: Annotated[
         bool, typer.Option("--saturate", help="Queue all requests at the start (the default).")
     ] = False,
-    prefix_cache: Annotated[bool, typer.Option(help="Reuse blocks of equal prefixes (paged).")] = True,
+    prefix_cache: Annotated[
+        bool | None,
+        typer.Option(
+            "--prefix-cache/--no-prefix-cache",
+            help="Keep blocks for equal prefixes (paged). Default: for traces in which prompts begin alike.",
+        ),
+    ] = None,
     sweep_sizes: Annotated[
         bool, typer.Option("--sweep", help="Prefix hits by pool size: unbounded, and halved again and again.")
     ] = False,
@@ -87,7 +93,7 @@ def simulate_command(
             max_running=max_running,
             step_tokens=step_tokens,
             rate=rate,
-            prefix_cache=prefix_cache,
+            prefix_cache=found.repeats() if prefix_cache is None else prefix_cache,
         )
         if sweep_sizes:
             swept = sweep(found, setup, narrate)

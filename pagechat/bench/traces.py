@@ -71,6 +71,11 @@ class Trace:
         """The first `count` requests. What one follows stands before it, so none is left waiting."""
         return dataclasses.replace(self, requests=self.requests[:count])
 
+    def repeats(self) -> bool:
+        """True when prompts may begin alike, so that a prefix cache has something to find."""
+        streams = {request.stream for request in self.requests}
+        return len(streams) < len(self.requests) or any(request.hash_ids for request in self.requests)
+
     def reusable_share(self) -> float | None:
         """Share of all hash ids that stood in an earlier request already; None without hash ids."""
         ids = sum(len(request.hash_ids) for request in self.requests)

@@ -166,6 +166,7 @@ def tune_command(
             max_running=max_running,
             step_tokens=step_tokens,
             rate=rate,
+            prefix_cache=found.repeats(),
         )
         print_result(tune(found, setup, slots or slots_of_pool(found)), table, as_json)
     except (SimulationError, TraceError) as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from engine.beam import BeamSearch
 from engine.core import EngineCore
-from engine.protocol import AddRequest, BeamParams, SamplingParams, TokenOutput
+from engine.protocol import AddRequest, BeamParams, SamplingParams, StepReport, TokenOutput
 from engine.sequence import Span, Step, StepResult
 
 VOCAB = 50
@@ -117,13 +118,18 @@ def request(name: str, prompt: list[int], max_tokens: int = 8, stop: tuple[int, 
     return AddRequest(request_id=name, prompt=tuple(prompt), sampling=sampling, **options)
 
 
-def run(core: EngineCore, limit: int = 100_000) -> dict[str, list[TokenOutput]]:
-    """Step until nothing is left to do; the outputs of each request."""
+def run(
+    core: EngineCore, limit: int = 100_000, watch: Callable[[StepReport], None] = lambda report: None
+) -> dict[str, list[TokenOutput]]:
+    """Step until nothing is left to do; the outputs of each request. `watch` sees the reports."""
     outputs: dict[str, list[TokenOutput]] = {}
     for _ in range(limit):
         if not core.has_work:
             return outputs
-        for output in core.step()[0]:
+        new, report = core.step()
+        if report:
+            watch(report)
+        for output in new:
             outputs.setdefault(output.request_id, []).append(output)
     raise AssertionError(f"still working after {limit} steps")
 

@@ -176,3 +176,14 @@ def test_a_step_that_would_touch_foreign_memory_is_refused_before_any_write(
 def test_a_token_outside_the_vocabulary_is_refused(model: LoadedModel, token: int) -> None:
     with pytest.raises(InconsistentStep, match=r"0\.\.511"):
         Runner(model, 8, 8).execute(Step(0, [Span(make_sequence(0, [1, token], [1]), 0, 2)]))
+
+
+def test_timing_a_swap_leaves_the_pool_as_it_was(model: LoadedModel) -> None:
+    runner = Runner(model, num_blocks=6, block_size=8, host_slots=4)
+    for number, pool in enumerate(runner.kv):
+        pool.normal_(generator=torch.Generator().manual_seed(number))
+    before = [pool.clone() for pool in runner.kv]
+    blocks, seconds = runner.time_swap()
+    assert blocks == 8, "four blocks out and back"
+    assert seconds > 0
+    assert all(torch.equal(*pair) for pair in zip(before, runner.kv, strict=True))

@@ -270,6 +270,14 @@ def test_json_holds_every_policy_with_its_use_and_waste(tmp_path: Path) -> None:
     assert result["machine"]["cores"] >= 1
 
 
+def test_the_prefix_cache_is_on_where_prompts_may_begin_alike(tmp_path: Path) -> None:
+    assert run_json(f"--trace {write(tmp_path, AZURE)} --policy paged")["setup"]["prefix_cache"] is False
+    line = json.dumps({"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [0]})
+    assert run_json(f"--trace {write(tmp_path, line)} --policy paged")["setup"]["prefix_cache"] is True
+    asked = run_json(f"--trace {write(tmp_path, AZURE)} --policy paged --prefix-cache")
+    assert asked["setup"]["prefix_cache"] is True
+
+
 def test_the_table_and_the_plots_show_the_same_policies(tmp_path: Path) -> None:
     picture = tmp_path / "plot.svg"
     result = run(f"--trace {write(tmp_path, AZURE)} --svg {picture}")
