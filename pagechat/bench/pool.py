@@ -10,18 +10,19 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 import typer
 
+from engine import sequence
 from engine.accounting import Accounting
 from engine.blocks import make_tables
 from engine.protocol import AddRequest, SamplingParams
 from engine.scheduler import Scheduler
-from engine.sequence import Sequence
 from pagechat.bench.machine import Machine, this_machine
-from pagechat.bench.simulate import narrate, print_result
+from pagechat.bench.simulate import print_result
 
 GOAL_US = 4.0
 """For each token that a full step of a pool of 100,000 blocks schedules."""
@@ -71,23 +72,26 @@ LOADS = (
 """The first two do the same work over pools of different sizes; the others fill the pool to nine tenths."""
 
 
-def measure(load: Load, rounds: int) -> Cost:
-    """Prefill all sequences, then decode in rounds of as many steps as there are outputs to go."""
-    bench = _Bench(load)
-    prefill_us = bench.prefill()
-    steps = (load.output - 2) // rounds
-    decode = [bench.decode(steps) for _ in range(rounds)]
-    return Cost(
-        load=load,
-        decode_us=statistics.median(decode),
-        decode_us_least=min(decode),
-        decode_us_most=max(decode),
-        prefill_us=prefill_us,
-    )
+def measure(loads: Sequence[Load], rounds: int) -> list[Cost]:
+    """Prefill each load, then decode in rounds, each load in turn: what disturbs the machine disturbs them all."""
+    benches = [_Bench(load) for load in loads]
+    prefill = [bench.prefill() for bench in benches]
+    decode = [[bench.decode((bench.load.output - 2) // rounds) for bench in benches] for _ in range(rounds)]
+    return [
+        Cost(
+            load=load,
+            decode_us=statistics.median(costs),
+            decode_us_least=min(costs),
+            decode_us_most=max(costs),
+            prefill_us=prefill_us,
+        )
+        for load, costs, prefill_us in zip(loads, zip(*decode, strict=True), prefill, strict=True)
+    ]
 
 
 class _Bench:
     def __init__(self, load: Load) -> None:
+        self.load = load
         self._blocks = make_tables(
             "paged", num_blocks=load.num_blocks, block_size=_BLOCK_SIZE, max_context=load.prompt + load.output
         )
@@ -104,7 +108,7 @@ class _Bench:
                     AddRequest(request_id=str(index), session=str(index), prompt=tuple(prompt), sampling=sampling)
                 )
             self._scheduler.add(
-                Sequence(
+                sequence.Sequence(
                     id=index,
                     request_id=str(index),
                     session=str(index),
@@ -149,11 +153,8 @@ class _Bench:
 
 
 def pool_costs(rounds: int) -> PoolCosts:
-    """All loads, one after the other."""
-    costs = []
-    for load in LOADS:
-        costs.append(measure(load, rounds))
-        narrate(f"{load.num_blocks:,} blocks, {load.sequences} sequences: {costs[-1].decode_us:.2f} us a token")
+    """All loads."""
+    costs = measure(LOADS, rounds)
     return PoolCosts(
         block_size=_BLOCK_SIZE,
         rounds=rounds,

@@ -21,7 +21,11 @@ def event(kind: EventKind, block: int, seq: int, index: int, source: int = -1, s
 
 
 def paid(report: UsageReport) -> dict[str, float]:
-    return {owner.name: owner.block_seconds for owner in report.sessions}
+    """Block-seconds by session; one that two tenants have used stands in the report twice."""
+    seconds: dict[str, float] = {}
+    for owner in report.sessions:
+        seconds[owner.name] = seconds.get(owner.name, 0.0) + owner.block_seconds
+    return seconds
 
 
 def total(report: UsageReport) -> float:

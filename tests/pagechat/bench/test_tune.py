@@ -73,7 +73,10 @@ def test_a_trace_that_cannot_be_read_is_refused_in_one_line() -> None:
 
 
 def test_the_cost_of_scheduling_is_measured_with_and_without_accounting() -> None:
-    for accounting in (False, True):
-        cost = measure(Load(num_blocks=400, sequences=8, prompt=32, output=20, accounting=accounting), rounds=2)
+    loads = [
+        Load(num_blocks=400, sequences=8, prompt=32, output=20, accounting=accounting) for accounting in (False, True)
+    ]
+    for load, cost in zip(loads, measure(loads, rounds=2), strict=True):
+        assert cost.load == load
         assert 0 < cost.decode_us_least <= cost.decode_us <= cost.decode_us_most
         assert cost.prefill_us > 0

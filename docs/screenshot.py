@@ -1,0 +1,60 @@
+"""Makes docs/screenshot.svg: the real app on a real engine, two chats streaming beside the map.
+
+    python docs/screenshot.py [OUT.svg]
+
+Runs in folders of its own; no daemon or history of the user is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+QUESTIONS = (
+    "What is a page table? Give a short list of what is in it, then an example in C.",
+    "Explain copy-on-write to a child in a few sentences, then list three places where it is used.",
+)
+SIZE = (150, 42)
+WORDS = 90
+
+
+async def take(out: Path) -> None:
+    from pagechat.app.app import PagechatApp
+    from pagechat.client import AsyncEngineClient
+    from pagechat.daemon.launch import ensure_daemon
+    from pagechat.store import Store
+
+    daemon = await asyncio.to_thread(ensure_daemon, None, ["--num-blocks", "1024"])
+    app = PagechatApp(lambda: AsyncEngineClient.connect(name="screenshot"), Store())
+    try:
+        async with app.run_test(size=SIZE) as pilot:
+
+            async def until(predicate: Callable[[], bool]) -> None:
+                while not predicate():
+                    await pilot.pause(0.1)
+
+            await until(lambda: app.link is not None and app.link.state.phase == "ready" and app.screen is app.main)
+            for number, question in enumerate(QUESTIONS):
+                if number:
+                    await pilot.press("ctrl+n")
+                await pilot.press(*question, "enter")
+            await until(lambda: all(len(c.messages[-1].content.split()) >= WORDS for c in app.tabs.conversations))
+            await pilot.press("alt+1")
+            await pilot.pause(1.0)
+            svg = app.export_screenshot(title="pagechat")
+            out.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
+            app.exit()
+    finally:
+        if daemon is not None:
+            await asyncio.to_thread(daemon.stop)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="pc-", dir="/tmp") as folder:
+        for name, place in (("PAGECHAT_RUN_DIR", "run"), ("PAGECHAT_DATA_DIR", "data"), ("XDG_CONFIG_HOME", "config")):
+            os.environ[name] = str(Path(folder) / place)
+        asyncio.run(take(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/screenshot.svg")))
