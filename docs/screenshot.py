@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 QUESTIONS = (
-    "What is a page table? Give a short list of what is in it, then an example in C.",
-    "Explain copy-on-write to a child in a few sentences, then list three places where it is used.",
+    "Write a long story about a page table that wanted to travel.",
+    "Write a long story about two programs that share one page of memory.",
 )
-SIZE = (150, 42)
-WORDS = 90
+SIZE = (150, 34)
+WORDS = 110
 
 
 async def take(out: Path) -> None:
@@ -28,7 +28,7 @@ async def take(out: Path) -> None:
     from pagechat.daemon.launch import ensure_daemon
     from pagechat.store import Store
 
-    daemon = await asyncio.to_thread(ensure_daemon, None, ["--num-blocks", "1024"])
+    daemon = await asyncio.to_thread(ensure_daemon, None, ["--num-blocks", "432"])
     app = PagechatApp(lambda: AsyncEngineClient.connect(name="screenshot"), Store())
     try:
         async with app.run_test(size=SIZE) as pilot:

@@ -43,7 +43,7 @@ def notes() -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-async def until(predicate: Callable[[], Any], what: str, timeout: float = 10) -> Any:
+async def until(predicate: Callable[[], Any], what: str, timeout: float = 30) -> Any:
     deadline = time.monotonic() + timeout
     while not (found := predicate()):
         assert time.monotonic() < deadline, f"no {what} after {timeout} s"

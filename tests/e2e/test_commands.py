@@ -131,7 +131,7 @@ def test_watch_tells_each_step_and_each_block_as_json_lines() -> None:
                 break
         else:
             pytest.fail("watch ended without a block taken")
-        asking.wait(60)
+        asking.wait(240)
     finally:
         watch.send_signal(signal.SIGINT)
         watch.wait(20)

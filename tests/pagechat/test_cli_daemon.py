@@ -186,7 +186,7 @@ def test_an_answer_under_way_keeps_its_text_when_the_daemon_is_ended(monkeypatch
         assert child.stdout is not None
         first = child.stdout.read(1)
         daemon.signal(signal.SIGTERM)
-        out, complaint = child.communicate(timeout=10)
+        out, complaint = child.communicate(timeout=30)
     assert child.returncode == 1
     assert b"stopped before the answer was complete" in complaint
     store = Store()
@@ -343,7 +343,7 @@ def test_an_interrupted_answer_keeps_what_was_printed(number: int, monkeypatch: 
         assert child.stdout is not None
         first = child.stdout.read(2)
         child.send_signal(number)
-        out, complaint = child.communicate(timeout=10)
+        out, complaint = child.communicate(timeout=30)
         assert child.returncode == 130
         assert b"Traceback" not in complaint
         wait_until(lambda: "AbortRequest" in notes(), "abort")
@@ -359,7 +359,7 @@ def test_an_interruption_while_its_own_daemon_loads_leaves_nothing(monkeypatch: 
     child = start("ask", "hello")
     wait_until(lambda: "start" in notes(), "engine")
     child.send_signal(signal.SIGINT)
-    _, complaint = child.communicate(timeout=10)
+    _, complaint = child.communicate(timeout=30)
     assert child.returncode == 130
     assert b"Traceback" not in complaint
 
@@ -457,7 +457,7 @@ def test_watch_gives_a_snapshot_then_the_steps_and_ends_with_the_daemon() -> Non
         step = json.loads(watching.stdout.readline())
         assert step["type"] in ("StepReport", "Snapshot")  # a snapshot more when it came before the first report
         daemon.signal(signal.SIGTERM)
-        lines, complaint = watching.communicate(timeout=10)
+        lines, complaint = watching.communicate(timeout=30)
     assert watching.returncode == 0
     assert b"the daemon has ended" in complaint
     kinds = [json.loads(line)["type"] for line in lines.splitlines()]
@@ -470,7 +470,7 @@ def test_watch_ends_by_ctrl_c_and_by_a_closed_pipe() -> None:
         assert watching.stdout is not None
         watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
-        _, complaint = watching.communicate(timeout=10)
+        _, complaint = watching.communicate(timeout=30)
         assert (watching.returncode, complaint) == (0, b"")
         watching = start("watch")
         assert watching.stdout is not None

@@ -12,7 +12,7 @@ from pagechat.app.app import PagechatApp
 from pagechat.app.widgets.composer import Composer
 
 
-async def wait_until(pilot: Pilot[None], predicate: Callable[[], object], timeout: float = 10.0) -> None:
+async def wait_until(pilot: Pilot[None], predicate: Callable[[], object], timeout: float = 40.0) -> None:
     """Run the app until the predicate holds."""
     deadline = time.monotonic() + timeout
     while not predicate():
