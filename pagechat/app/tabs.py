@@ -71,6 +71,9 @@ class Tabs:
     async def restore(self) -> None:
         """Open the tabs of the last time. Raises StoreError; the tabs opened before it stay."""
         chat_ids, active = await self._keeper.call(self._keeper.store.open_tabs)
+        if chat_ids:  # the empty tab that they replace leaves its letter to them
+            self._letters.close_tab(self.active.id)
+            self._letters.forget_unused(())
         for chat_id in chat_ids:
             await self.open(chat_id)
         found = self.find(active) if active else None

@@ -168,6 +168,7 @@ async def test_open_chats_come_back_at_the_next_start(open_app: OpenApp) -> None
         assert [c.title for c in app.tabs.conversations] == ["first", "second"]
         assert app.tabs.active.title == "first"
         await wait_until(pilot, lambda: "echo first" in screen_text(app))
+        assert [app.tabs.letter(c) for c in app.tabs.conversations] == ["A", "B"]
 
 
 async def test_the_answer_is_saved_while_it_streams(open_app: OpenApp, db: Path) -> None:
