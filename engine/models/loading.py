@@ -33,10 +33,6 @@ class LoadedModel:
         """Keys and values of all layers."""
         return self.config.kv_bytes_per_token(self.dtype.itemsize)
 
-    def kv_shape(self, num_blocks: int, block_size: int) -> tuple[int, int, int, int, int]:
-        """Of one layer's pool, the null block included: [blocks, 2, kv_heads, block_size, head_dim]."""
-        return (num_blocks + 1, 2, self.config.kv_heads, block_size, self.config.head_dim)
-
 
 def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], None]) -> LoadedModel:
     device = _device(config.device)

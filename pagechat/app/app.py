@@ -61,7 +61,6 @@ class PagechatApp(App[None]):
         self.main = MainScreen(self.tabs, self.view, self.keeper)
         self.link: Link | None = None
         self._loading: LoadingScreen | None = None
-        self._ever_ready = False
         self._tasks: list[asyncio.Task[None]] = []
         self._ctrl_c_at = -CTRL_C_S
         self._leaving = False
@@ -127,7 +126,6 @@ class PagechatApp(App[None]):
                 self._loading = None
             elif not self._was_ready:
                 self.notify("The engine is ready again.", markup=False)
-            self._ever_ready = True
         elif self._loading is not None:
             self._loading.show(state)
         elif state.phase == "failed":

@@ -62,7 +62,6 @@ class _Daemon:
         self._directory, self._config, self._ephemeral = directory, config, ephemeral
         self._engine_command, self._patience = engine_command, patience
         self._narrator = Narrator()
-        self._parent_gone = asyncio.Event()
         self._was_ready = False
         self._status = 0
 
