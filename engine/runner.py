@@ -108,7 +108,8 @@ class Runner:
             dtype=self.model.dtype,
             device=device,
         )
-        hidden = self.model.decoder.forward(torch.tensor(ids, device=device), self.kv, plan)
+        embedded = self.model.decoder.embed(torch.tensor(ids, device=device))
+        hidden = self.model.decoder.forward(embedded, self.kv, plan)
         tokens = sample_next(self._logits(hidden, rows), samplers) if samplers else []
         top = {}
         if searchers:

@@ -17,24 +17,26 @@ it does not change a result. `new_kv` still zeroes the pool, so that a bug shows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 import kernels.torch as torch_kernels
-from kernels.torch.attention import AttentionPlan, SpanTable
+from kernels.torch.attention import SpanTable
 from kernels.torch.linear import PackedLinear
 
 __all__ = [
     "AttentionPlan",
     "PackedLinear",
     "SpanTable",
-    "add_rms_norm",
+    "add_linear",
     "copy_blocks",
     "linear",
     "move_blocks",
     "new_kv",
+    "norm_linear",
+    "norm_swiglu",
     "pack_linear",
     "paged_attention",
     "plan_attention",
@@ -45,11 +47,29 @@ __all__ = [
     "silu_mul",
 ]
 
-_BY_DEVICE: dict[str, Any] = {"cpu": torch_kernels, "cuda": torch_kernels}
+
+class AttentionPlan(Protocol):
+    """What `plan_attention` makes: whoever made it reads the rest."""
+
+    @property
+    def positions(self) -> Tensor:
+        """Place of each of the step's tokens in its sequence, integers [T]."""
+
+
+Angles = tuple[Tensor, Tensor]
+"""What `rope_angles` makes; only the same device's `rope_and_cache` reads it."""
+
+
+def _implementation(device: str) -> Any:
+    if device == "cpu":
+        return torch_kernels
+    import kernels.triton as triton_kernels  # needs Triton, which a machine without a GPU may lack
+
+    return triton_kernels
 
 
 def _of(tensor: Tensor) -> Any:
-    return _BY_DEVICE[tensor.device.type]
+    return _implementation(tensor.device.type)
 
 
 def new_kv(num_blocks: int, kv_heads: int, block_size: int, head_dim: int, dtype: torch.dtype, device: str) -> Tensor:
@@ -58,7 +78,7 @@ def new_kv(num_blocks: int, kv_heads: int, block_size: int, head_dim: int, dtype
     On a CPU its pages take no memory before they are written.
     """
     shape = (num_blocks + 1, 2, kv_heads, block_size, head_dim)
-    return _BY_DEVICE[torch.device(device).type].zeros(shape, dtype, device)
+    return _implementation(torch.device(device).type).zeros(shape, dtype, device)
 
 
 def pack_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
@@ -79,9 +99,19 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _of(x).rms_norm(x, weight, eps)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """rms_norm(x + residual); the sum is left in `residual`, in place. Both [T, hidden]."""
-    return _of(x).add_rms_norm(x, residual, weight, eps)
+def norm_linear(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
+    """linear(rms_norm(x, norm, eps)); x [T, in] -> [T, out]."""
+    return _of(x).norm_linear(x, norm, eps, packed)
+
+
+def norm_swiglu(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
+    """silu_mul(linear(rms_norm(x, norm, eps))); x [T, in] -> [T, out / 2]."""
+    return _of(x).norm_swiglu(x, norm, eps, packed)
+
+
+def add_linear(x: Tensor, packed: PackedLinear, residual: Tensor) -> None:
+    """residual += linear(x), in place; x [T, in], residual [T, out]."""
+    _of(x).add_linear(x, packed, residual)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -89,25 +119,30 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return _of(gate_up).silu_mul(gate_up)
 
 
-def rope_angles(positions: Tensor, inv_freq: Tensor, scaling: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines for positions [T] and inv_freq [D / 2] (float32), each [T, 1, D] in `dtype`.
+def rope_angles(positions: Tensor, inv_freq: Tensor, scaling: float, dtype: torch.dtype) -> Angles:
+    """Cosines and sines for positions [T] and inv_freq [D / 2] (float32), for queries and keys of `dtype`.
 
-    Computed in float32 and multiplied by `scaling`; one pair serves all layers of a step. The first half of the
-    sines is negated: with the halves of a head swapped, rotation is x * cos + swapped * sin.
+    Computed in float32 and multiplied by `scaling`; one pair serves all layers of a step.
     """
     return _of(positions).rope_angles(positions, inv_freq, scaling, dtype)
 
 
 def rope_and_cache(
-    qkv: Tensor, heads: int, angles: tuple[Tensor, Tensor] | None, kv: Tensor, plan: AttentionPlan
+    qkv: Tensor,
+    heads: int,
+    angles: Angles | None,
+    kv: Tensor,
+    plan: AttentionPlan,
+    norms: tuple[Tensor, Tensor, float] | None = None,
 ) -> Tensor:
-    """Rotates queries and keys, and writes keys and values to the slots of the plan's tokens.
+    """Normalises and rotates queries and keys, and writes keys and values to the slots of the plan's tokens.
 
-    qkv [T, H + 2 * K, D]: queries, keys, values; scratch afterwards. `angles` from `rope_angles` (halves paired, as
-    in Llama checkpoints of Hugging Face), None for a layer without rotary embedding. `kv` is written in place.
+    qkv [T, H + 2 * K, D]: queries, keys, values; scratch afterwards. `norms` are the RMSNorm weights [D] of queries
+    and of keys, and epsilon; None for models without. `angles` from `rope_angles` (halves paired, as in Llama
+    checkpoints of Hugging Face), None for a layer without rotary embedding. `kv` is written in place.
     Returns the queries, [T, H, D].
     """
-    return _of(qkv).rope_and_cache(qkv, heads, angles, kv, plan)
+    return _of(qkv).rope_and_cache(qkv, heads, angles, kv, plan, norms)
 
 
 def plan_attention(
@@ -125,7 +160,7 @@ def plan_attention(
     Each span holds tokens start .. start + count - 1 of one sequence, whose block table covers them; the tokens of
     the step are the spans' in order. Decode is a span of one token.
     """
-    return _BY_DEVICE[torch.device(device).type].plan_attention(
+    return _implementation(torch.device(device).type).plan_attention(
         spans, heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=dtype, device=device
     )
 

@@ -357,6 +357,7 @@ class _Benches(typer.core.TyperGroup):
         "simulate": "A request trace through the block pool and scheduler, without a model.",
         "tune": "Which block size suits a trace.",
         "pool": "What the bookkeeping of a step costs.",
+        "kernels": "Each GPU kernel against the bytes it must move.",
     }
     """Each lives in pagechat/bench/NAME.py as NAME_command."""
 

@@ -39,7 +39,7 @@ class Layer:
 
 
 class Decoder:
-    """The weights, and the two halves of a forward pass."""
+    """The weights, and the three parts of a forward pass."""
 
     def __init__(
         self, config: DecoderConfig, embedding: Tensor, layers: list[Layer], norm: Tensor, head: PackedLinear
@@ -53,32 +53,29 @@ class Decoder:
         self.dtype = norm.dtype
         self.inv_freq = inverse_frequencies(config.rope, config.head_dim).to(norm.device)
 
-    def forward(self, ids: Tensor, kv: Sequence[Tensor], plan: AttentionPlan) -> Tensor:
-        """Hidden states [T, hidden] before the last norm, of tokens `ids` [T] that lie as `plan` says.
+    def embed(self, ids: Tensor) -> Tensor:
+        """[T, hidden] of token ids [T]."""
+        return self.embedding.index_select(0, ids).to(self.dtype)
+
+    def forward(self, residual: Tensor, kv: Sequence[Tensor], plan: AttentionPlan) -> Tensor:
+        """Hidden states [T, hidden] before the last norm, of embedded tokens that lie as `plan` says; in place.
 
         `kv` holds each layer's pool; the tokens' keys and values are written there.
         """
-        config = self.config
+        config, eps = self.config, self.config.rms_norm_eps
         scale = config.head_dim**-0.5
         angles = ops.rope_angles(plan.positions, self.inv_freq, 1.0, self.dtype)
-        residual = self.embedding.index_select(0, ids).to(self.dtype)
-        x = torch.zeros_like(residual)
         for layer, pool in zip(self.layers, kv, strict=True):
-            x = ops.add_rms_norm(x, residual, layer.input_norm, config.rms_norm_eps)
-            qkv = ops.linear(x, layer.qkv).view(len(ids), -1, config.head_dim)
-            if layer.q_norm is not None and layer.k_norm is not None:
-                queries, keys = qkv[:, : config.heads], qkv[:, config.heads : config.heads + config.kv_heads]
-                queries.copy_(ops.rms_norm(queries, layer.q_norm, config.rms_norm_eps))
-                keys.copy_(ops.rms_norm(keys, layer.k_norm, config.rms_norm_eps))
-            q = ops.rope_and_cache(qkv, config.heads, angles if layer.rotates else None, pool, plan)
-            x = ops.linear(ops.paged_attention(q, pool, plan, scale).flatten(1), layer.out)
-            x = ops.add_rms_norm(x, residual, layer.mlp_norm, config.rms_norm_eps)
-            x = ops.linear(ops.silu_mul(ops.linear(x, layer.gate_up)), layer.down)
-        return residual.add_(x)
+            qkv = ops.norm_linear(residual, layer.input_norm, eps, layer.qkv).view(len(residual), -1, config.head_dim)
+            norms = (layer.q_norm, layer.k_norm, eps) if layer.q_norm is not None and layer.k_norm is not None else None
+            q = ops.rope_and_cache(qkv, config.heads, angles if layer.rotates else None, pool, plan, norms)
+            ops.add_linear(ops.paged_attention(q, pool, plan, scale).flatten(1), layer.out, residual)
+            ops.add_linear(ops.norm_swiglu(residual, layer.mlp_norm, eps, layer.gate_up), layer.down, residual)
+        return residual
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, vocab] of the rows of `forward`'s result that are wanted, [R, hidden]."""
-        return ops.linear(ops.rms_norm(hidden, self.norm, self.config.rms_norm_eps), self.head)
+        return ops.norm_linear(hidden, self.norm, self.config.rms_norm_eps, self.head)
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:

@@ -1,15 +1,17 @@
 """Plain torch: the CPU implementation, and the reference for every other. Contracts are in kernels/ops.py."""
 
 from kernels.torch.attention import copy_blocks, move_blocks, paged_attention, plan_attention, rope_and_cache
-from kernels.torch.elementwise import add_rms_norm, rms_norm, rope_angles, silu_mul, zeros
-from kernels.torch.linear import linear, pack_linear
+from kernels.torch.elementwise import rms_norm, rope_angles, silu_mul, zeros
+from kernels.torch.linear import add_linear, linear, norm_linear, norm_swiglu, pack_linear
 from kernels.torch.sampling import sample
 
 __all__ = [
-    "add_rms_norm",
+    "add_linear",
     "copy_blocks",
     "linear",
     "move_blocks",
+    "norm_linear",
+    "norm_swiglu",
     "pack_linear",
     "paged_attention",
     "plan_attention",

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.torch.elementwise import rms_norm
+
 _GROUP_BYTES = 4 << 20
 """Most gathered bytes of a decode group: what stays in a CPU's cache between the gather and the products."""
 _GROUP_PADDING = 512
@@ -167,9 +169,19 @@ def _groups(lengths: dict[int, int], block_size: int, block_bytes: int) -> list[
 
 
 def rope_and_cache(
-    qkv: Tensor, heads: int, angles: tuple[Tensor, Tensor] | None, kv: Tensor, plan: AttentionPlan
+    qkv: Tensor,
+    heads: int,
+    angles: tuple[Tensor, Tensor] | None,
+    kv: Tensor,
+    plan: AttentionPlan,
+    norms: tuple[Tensor, Tensor, float] | None = None,
 ) -> Tensor:
     head_dim = qkv.shape[-1]
+    if norms is not None:
+        q_norm, k_norm, eps = norms
+        queries, keys = qkv[:, :heads], qkv[:, heads : heads + plan.kv_heads]
+        queries.copy_(rms_norm(queries, q_norm, eps))
+        keys.copy_(rms_norm(keys, k_norm, eps))
     if angles is not None:
         cos, sin = angles
         rotated = qkv[:, : heads + plan.kv_heads]

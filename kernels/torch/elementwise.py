@@ -21,16 +21,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return functional.rms_norm(x, weight.shape, weight, eps)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return functional.rms_norm(residual.add_(x), weight.shape, weight, eps)
-
-
 def silu_mul(gate_up: Tensor) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return functional.silu(gate).mul_(up)
 
 
 def rope_angles(positions: Tensor, inv_freq: Tensor, scaling: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """[T, 1, D] each, in `dtype`. The first half of the sines is negated: with the halves of a head swapped, rotation
+    is x * cos + swapped * sin."""
     angles = positions.to(torch.float32)[:, None, None] * inv_freq
     cos, sin = angles.cos() * scaling, angles.sin() * scaling
     return torch.cat((cos, cos), dim=-1).to(dtype), torch.cat((-sin, sin), dim=-1).to(dtype)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.torch.elementwise import rms_norm, silu_mul
+
 _ROWS_HINT = 32
 """Rows oneDNN chooses the layout for. 1 gives a layout that is up to twice slower from 2 rows on; 8 to 128 measured
 alike at every batch size, one row included."""
@@ -60,3 +62,15 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     if packed.packed:
         return _packed_product(x, packed.weight, packed.bias)
     return functional.linear(x, packed.weight, packed.bias)
+
+
+def norm_linear(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
+    return linear(rms_norm(x, norm, eps), packed)
+
+
+def norm_swiglu(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
+    return silu_mul(norm_linear(x, norm, eps, packed))
+
+
+def add_linear(x: Tensor, packed: PackedLinear, residual: Tensor) -> None:
+    residual.add_(linear(x, packed))

@@ -1,0 +1,41 @@
+"""Triton: the GPU implementation of kernels/ops.py. On a CPU, only Triton's interpreter runs it (tests do).
+
+attention.py, elementwise.py, linear.py, copies.py   the kernels
+work.py, sharing.py   what the attention kernel does in a step, found on the host
+plan.py   a step's plan on the device
+launch.py   the operations: how each kernel is started
+"""
+
+from kernels.triton.launch import (
+    add_linear,
+    copy_blocks,
+    linear,
+    move_blocks,
+    norm_linear,
+    norm_swiglu,
+    pack_linear,
+    paged_attention,
+    rms_norm,
+    rope_and_cache,
+    rope_angles,
+    silu_mul,
+    zeros,
+)
+from kernels.triton.plan import plan_attention
+
+__all__ = [
+    "add_linear",
+    "copy_blocks",
+    "linear",
+    "move_blocks",
+    "norm_linear",
+    "norm_swiglu",
+    "pack_linear",
+    "paged_attention",
+    "plan_attention",
+    "rms_norm",
+    "rope_and_cache",
+    "rope_angles",
+    "silu_mul",
+    "zeros",
+]

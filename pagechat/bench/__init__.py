@@ -7,5 +7,6 @@ simulate.py  a trace through the block pool and scheduler, without a model, unde
                simulation.py  replay.py  outcome.py  traces.py  sharing.py  show.py  plot.py  parallel.py
 tune.py      which block size suits a trace
 pool.py      what the bookkeeping of a step costs
+kernels.py   each GPU kernel against the bytes it must move
 machine.py   what a figure was measured on
 """

@@ -41,14 +41,21 @@ def test_rms_norm_of_the_heads_within_a_wider_tensor() -> None:
     torch.testing.assert_close(got.double(), normalized(qkv[:, :4], weight, 1e-6), rtol=1e-5, atol=1e-5)
 
 
-def test_add_rms_norm_leaves_the_sum_in_the_residual() -> None:
-    x, residual, weight = random(5, 48), random(5, 48, seed=1), random(48, seed=2)
-    total = x + residual
+def test_products_with_what_stands_before_and_after_them() -> None:
+    x, norm = random(5, 48), random(48, seed=1)
+    wide, square = random(40, 48, seed=2) / 7, random(48, 48, seed=3) / 7
+    residual = random(5, 48, seed=4)
+    normal = normalized(x, norm, 1e-5)
+    gate, up = (normal @ wide.double().T).chunk(2, -1)
+    added = residual.double() + x.double() @ square.double().T
 
-    got = ops.add_rms_norm(x, residual, weight, 1e-5)
+    product = ops.norm_linear(x, norm, 1e-5, ops.pack_linear(wide))
+    gated = ops.norm_swiglu(x, norm, 1e-5, ops.pack_linear(wide))
+    ops.add_linear(x, ops.pack_linear(square), residual)
 
-    assert torch.equal(residual, total)
-    torch.testing.assert_close(got.double(), normalized(total, weight, 1e-5), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(product.double(), normal @ wide.double().T, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(gated.double(), gate * torch.sigmoid(gate) * up, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(residual.double(), added, rtol=1e-5, atol=1e-5)
 
 
 def test_silu_mul() -> None:

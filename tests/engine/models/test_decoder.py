@@ -64,7 +64,7 @@ def paged_logits(model: LoadedModel, ids: torch.Tensor, block_size: int, chunk: 
             dtype=model.dtype,
             device="cpu",
         )
-        parts.append(model.decoder.logits(model.decoder.forward(part, kv, plan)))
+        parts.append(model.decoder.logits(model.decoder.forward(model.decoder.embed(part), kv, plan)))
     return torch.cat(parts)
 
 

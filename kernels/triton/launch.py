@@ -1,0 +1,311 @@
+"""How each kernel is started: shapes, warps, stages. Contracts are in kernels/ops.py.
+
+The settings were chosen on an H200, by `pagechat-bench kernels`; nothing is tuned while serving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+import triton
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.torch.linear import PackedLinear
+from kernels.triton.attention import attend_items, merge_parts
+from kernels.triton.copies import copy_block_pairs
+from kernels.triton.elementwise import gate_rows, norm_rows, rotate_and_cache, rotation_angles
+from kernels.triton.linear import few_rows_linear
+from kernels.triton.plan import AttentionPlan, Items
+from kernels.triton.work import NARROW_ROWS, WIDE_ROWS
+
+FEW_ROWS = 16
+"""Most rows that `few_rows_linear` takes; larger products go to cuBLAS."""
+
+
+@cache
+def _overlaps(device: torch.device) -> bool:
+    """Whether kernels may be launched while the one before them still runs (programmatic dependent launch)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _pdl(tensor: Tensor) -> dict[str, bool]:
+    overlaps = _overlaps(tensor.device)
+    return {"PDL": overlaps, "launch_pdl": overlaps}
+
+
+def _power(value: int) -> int:
+    return triton.next_power_of_2(value)
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None) -> PackedLinear:
+    return PackedLinear(weight.contiguous(), bias, False, *weight.shape)
+
+
+def linear(x: Tensor, packed: PackedLinear) -> Tensor:
+    if _takes_few(x, packed):
+        out = torch.empty(len(x), packed.out_features, dtype=x.dtype, device=x.device)
+        return _few_rows(x, packed, out)
+    return functional.linear(x, packed.weight, packed.bias)
+
+
+def norm_linear(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
+    if _takes_few(x, packed):
+        out = torch.empty(len(x), packed.out_features, dtype=x.dtype, device=x.device)
+        return _few_rows(x, packed, out, norm=norm, eps=eps)
+    return functional.linear(rms_norm(x, norm, eps), packed.weight, packed.bias)
+
+
+def norm_swiglu(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
+    if _takes_few(x, packed):
+        out = torch.empty(len(x), packed.out_features // 2, dtype=x.dtype, device=x.device)
+        return _few_rows(x, packed, out, norm=norm, eps=eps, gate=True)
+    return silu_mul(functional.linear(rms_norm(x, norm, eps), packed.weight, packed.bias))
+
+
+def add_linear(x: Tensor, packed: PackedLinear, residual: Tensor) -> None:
+    if _takes_few(x, packed):
+        _few_rows(x, packed, residual, add=True)
+        return
+    residual.addmm_(x, packed.weight.t())
+    if packed.bias is not None:
+        residual.add_(packed.bias)
+
+
+def _takes_few(x: Tensor, packed: PackedLinear) -> bool:
+    """Few rows of a 16-bit type: in float32 the tensor cores would round more than float32 promises."""
+    return len(x) <= FEW_ROWS and x.dtype == torch.bfloat16
+
+
+def _few_rows(
+    x: Tensor,
+    packed: PackedLinear,
+    out: Tensor,
+    *,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    gate: bool = False,
+    add: bool = False,
+) -> Tensor:
+    columns = out.shape[-1]
+    block_out, block_in, warps, stages = _few_rows_settings(columns, packed.in_features, gate)
+    few_rows_linear[(triton.cdiv(columns, block_out),)](
+        x,
+        packed.weight,
+        packed.bias if packed.bias is not None else packed.weight,
+        norm if norm is not None else packed.weight,
+        out,
+        len(x),
+        eps,
+        OUT=columns,
+        IN=packed.in_features,
+        ROWS=16,
+        BLOCK_OUT=block_out,
+        BLOCK_IN=block_in,
+        NORM=norm is not None,
+        GATE=gate,
+        ADD=add,
+        BIAS=packed.bias is not None,
+        STAGES=stages,
+        num_warps=warps,
+        **_pdl(x),
+    )
+    return out
+
+
+def _few_rows_settings(columns: int, inputs: int, gate: bool) -> tuple[int, int, int, int]:
+    """(columns a program, inputs a tile, warps, stages)."""
+    if columns * inputs < 1 << 22:
+        return 16, 256, 4, 3
+    return (16 if gate else 32), 256, 4, 4
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    size = x.shape[-1]
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    block = _power(size)
+    norm_rows[(x.numel() // size,)](
+        x, weight, out, size, eps, BLOCK=block, num_warps=min(8, max(1, block // 512)), **_pdl(x)
+    )
+    return out
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    tokens, size = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty(tokens, size, dtype=gate_up.dtype, device=gate_up.device)
+    block = min(2048, _power(size))
+    gate_rows[(tokens, triton.cdiv(size, block))](gate_up, out, size, BLOCK=block, num_warps=4, **_pdl(out))
+    return out
+
+
+def rope_angles(positions: Tensor, inv_freq: Tensor, scaling: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """float32 [T, D / 2] whatever `dtype`: the rotation itself is computed in float32."""
+    half = len(inv_freq)
+    cos, sin = torch.empty(2, len(positions), half, dtype=torch.float32, device=positions.device).unbind(0)
+    rotation_angles[(len(positions),)](
+        positions, inv_freq, cos, sin, scaling, half, BLOCK=_power(half), num_warps=1, **_pdl(cos)
+    )
+    return cos, sin
+
+
+def rope_and_cache(
+    qkv: Tensor,
+    heads: int,
+    angles: tuple[Tensor, Tensor] | None,
+    kv: Tensor,
+    plan: AttentionPlan,
+    norms: tuple[Tensor, Tensor, float] | None = None,
+) -> Tensor:
+    tokens, all_heads, head_dim = qkv.shape
+    head_tile = min(8, _power(all_heads))
+    cos, sin = angles if angles is not None else (qkv, qkv)
+    q_norm, k_norm, eps = norms if norms is not None else (qkv, qkv, 0.0)
+    rotate_and_cache[(tokens, triton.cdiv(all_heads, head_tile))](
+        qkv,
+        cos,
+        sin,
+        q_norm,
+        k_norm,
+        kv,
+        plan.tables,
+        plan.rows,
+        plan.positions,
+        eps,
+        qkv.stride(0),
+        plan.tables.stride(0),
+        kv.stride(0),
+        HEADS=heads,
+        KV_HEADS=plan.kv_heads,
+        HEAD_DIM=head_dim,
+        BLOCK_SIZE=plan.block_size,
+        HALF=_power(head_dim // 2),
+        HEAD_TILE=head_tile,
+        ROTATE=angles is not None,
+        NORM=norms is not None,
+        num_warps=2,
+        **_pdl(qkv),
+    )
+    return qkv[:, :heads]
+
+
+def paged_attention(
+    q: Tensor, kv: Tensor, plan: AttentionPlan, scale: float, window: int = 0, soft_cap: float = 0.0
+) -> Tensor:
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    for items, rows in ((plan.wide, WIDE_ROWS), (plan.narrow, NARROW_ROWS)):
+        if items.grid:
+            _attend(q, kv, plan, items, rows, out, scale, window, soft_cap)
+    if plan.merges.grid:
+        group = plan.heads // plan.kv_heads
+        head_dim = q.shape[-1]
+        merge_parts[(plan.merges.grid, plan.kv_heads)](
+            plan.parts,
+            plan.lse,
+            plan.merges.items,
+            plan.merges.count,
+            plan.entries,
+            out,
+            out.stride(0),
+            GROUP=group,
+            BLOCK_GROUP=_power(group),
+            KV_HEADS=plan.kv_heads,
+            HEAD_DIM=head_dim,
+            BLOCK_D=_power(head_dim),
+            TILE=8,
+            num_warps=4,
+            **_pdl(q),
+        )
+    return out
+
+
+def _attend(
+    q: Tensor,
+    kv: Tensor,
+    plan: AttentionPlan,
+    items: Items,
+    rows: int,
+    out: Tensor,
+    scale: float,
+    window: int,
+    soft_cap: float,
+) -> None:
+    head_dim = q.shape[-1]
+    tile, warps, stages = _attend_settings(rows, head_dim, q.dtype)
+    attend_items[(items.grid * plan.kv_heads,)](
+        q,
+        kv,
+        plan.tables,
+        plan.positions,
+        items.items,
+        items.count,
+        out,
+        plan.parts,
+        plan.lse,
+        scale,
+        q.stride(0),
+        out.stride(0),
+        plan.tables.stride(0),
+        kv.stride(0),
+        WINDOW=window,
+        SOFT_CAP=soft_cap,
+        GROUP=plan.heads // plan.kv_heads,
+        KV_HEADS=plan.kv_heads,
+        HEAD_DIM=head_dim,
+        BLOCK_D=max(16, _power(head_dim)),
+        BLOCK_SIZE=plan.block_size,
+        ROWS=rows,
+        TILE=tile,
+        PRECISION="ieee",
+        num_warps=warps,
+        num_stages=stages,
+        **_pdl(q),
+    )
+
+
+def _attend_settings(rows: int, head_dim: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """(keys a tile, warps, stages)."""
+    if dtype == torch.float32 or head_dim > 128:
+        return 32, 4, 2
+    if rows == NARROW_ROWS:
+        return 64, 2, 3
+    return 64, 4, 2
+
+
+def copy_blocks(kv: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+    if not pairs:
+        return
+    if {a for a, _ in pairs} & {b for _, b in pairs}:  # a block is read and written: all reads first
+        sources, destinations = torch.tensor(pairs, device=kv.device).unbind(1)
+        kv.index_copy_(0, destinations, kv.index_select(0, sources))
+        return
+    _copy(kv, kv, pairs)
+
+
+def move_blocks(source: Tensor, destination: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+    if pairs:
+        _copy(source, destination, pairs)
+
+
+def _copy(source: Tensor, destination: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+    """Host memory takes part when it is pinned: the GPU reads and writes it through the bus."""
+    device = source.device if source.device.type == "cuda" else destination.device
+    table = torch.tensor(pairs, dtype=torch.int32)
+    if device.type == "cuda":
+        table = table.pin_memory()
+    start_copy(source, destination, table.to(device, non_blocking=True))
+
+
+def start_copy(source: Tensor, destination: Tensor, pairs: Tensor) -> None:
+    """Blocks of one layer's pool to another's; `pairs` int32 [n, 2] on the device, no block both read and written."""
+    words = source[0].numel() * source.element_size() // 4
+    block = min(1024, _power(words))
+    copy_block_pairs[(len(pairs), triton.cdiv(words, block))](
+        source.view(torch.int32), destination.view(torch.int32), pairs, WORDS=words, BLOCK=block, num_warps=4
+    )

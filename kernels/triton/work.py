@@ -1,0 +1,127 @@
+"""What the attention kernel does in a step: items made from runs of keys, evenly cut, and what must be merged.
+
+Plain numpy on the host; made once a step and used by all layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+
+NARROW_ROWS = 16
+"""Rows of the product for items with few queries: what the tensor cores take at least."""
+WIDE_ROWS = 64
+"""Rows for items with many queries: prefill, and blocks that many sequences share."""
+LEAST_KEYS = 128
+"""Fewest keys of a piece: below, merging costs more than the better spread gains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Queries and the keys they read, before any cutting: parallel arrays, one entry a run."""
+
+    first: Ints
+    """The first query, as an index into the step's tokens."""
+    queries: Ints
+    row: Ints
+    """Of the block tables."""
+    start: Ints
+    stop: Ints
+    causal: NDArray[np.bool_]
+    """The queries are neighbours in one sequence and the last of them sees the key before `stop`."""
+
+    @staticmethod
+    def of(runs: list[tuple[int, int, int, int, int, bool]]) -> Runs:
+        columns = np.array(runs, dtype=np.int32).reshape(-1, 6).T
+        first, queries, row, start, stop, causal = columns
+        return Runs(first, queries, row, start, stop, causal.astype(bool))
+
+    def joined(self, other: Runs) -> Runs:
+        """Both, these first."""
+        return Runs(*(np.concatenate((getattr(self, n), getattr(other, n))) for n in Runs.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Items for the narrow and the wide kernel, and the merges; layouts as kernels/triton/attention.py names them."""
+
+    narrow: Ints
+    wide: Ints
+    merges: Ints
+    entries: Ints
+    parts: int
+    """Places for parts that the items write."""
+
+
+def plan_work(runs: Runs, tokens: int, *, group: int, kv_heads: int, programs: int) -> Work:
+    """Cut runs so that about `programs` programs have like amounts to read, longest first.
+
+    Every query of 0 .. tokens - 1 is in at least one run or in none at all (padding); its runs' keys do not overlap.
+    """
+    is_wide = runs.queries * group > NARROW_ROWS
+    narrow = _cut(_select(runs, ~is_wide), kv_heads, programs)
+    wide = _cut(_tile(_select(runs, is_wide), WIDE_ROWS // group), kv_heads, programs)
+    items = np.concatenate((narrow, wide))
+    first, queries = items[:, 0], items[:, 1]
+
+    change = np.zeros(tokens + 1, dtype=np.int32)
+    np.add.at(change, first, 1)
+    np.add.at(change, first + queries, -1)
+    split = np.concatenate(([0], np.cumsum(np.cumsum(change[:-1]) > 1)))
+    in_parts = split[first + queries] > split[first]
+
+    places = np.where(in_parts, queries, 0)
+    items[:, 5] = np.where(in_parts, np.cumsum(places) - places, -1)
+    parts = int(places.sum())
+    merges, entries = _merges(first[in_parts], queries[in_parts], parts)
+    return Work(items[: len(narrow)], items[len(narrow) :], merges, entries, parts)
+
+
+def _select(runs: Runs, where: NDArray[np.bool_]) -> Runs:
+    return Runs(*(getattr(runs, name)[where] for name in Runs.__slots__))
+
+
+def _within(counts: Ints) -> Ints:
+    """0 .. count - 1 for each count, one after the other."""
+    return np.arange(counts.sum(), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _tile(runs: Runs, most: int) -> Runs:
+    """Runs of at most `most` queries; a causal one ends with what its last query sees."""
+    if not len(runs.first):
+        return runs
+    tiles = -(-runs.queries // most)
+    at = np.repeat(np.arange(len(tiles)), tiles)
+    before = _within(tiles) * most
+    queries = np.minimum(most, runs.queries[at] - before)
+    behind = runs.queries[at] - before - queries
+    stop = runs.stop[at] - np.where(runs.causal[at], behind, 0)
+    return Runs(runs.first[at] + before, queries, runs.row[at], runs.start[at], stop, runs.causal[at])
+
+
+def _cut(runs: Runs, kv_heads: int, programs: int) -> Ints:
+    """Items [n, ITEM_FIELDS], longest first, part not set; runs longer than a program's share become several."""
+    length = runs.stop - runs.start
+    share = max(LEAST_KEYS, int(length.sum(dtype=np.int64)) * kv_heads // programs)
+    pieces = np.maximum(1, -(-length // share))
+    size = -(-length // pieces)
+    size += -size % 64  # whole tiles but for the last piece
+    pieces = np.maximum(1, -(-length // np.maximum(size, 1)))
+    at = np.repeat(np.arange(len(pieces)), pieces)
+    start = runs.start[at] + _within(pieces) * size[at]
+    stop = np.minimum(start + size[at], runs.stop[at])
+    items = np.stack((runs.first[at], runs.queries[at], runs.row[at], start, stop, np.full_like(start, -1)), axis=1)
+    return items[np.argsort(start - stop, kind="stable")].astype(np.int32)
+
+
+def _merges(first: Ints, queries: Ints, parts: int) -> tuple[Ints, Ints]:
+    """For each query with parts, where its entries lie in the list of parts; and that list."""
+    query = np.repeat(first, queries) + _within(queries)
+    order = np.argsort(query, kind="stable").astype(np.int32)
+    whom, begin = np.unique(query[order], return_index=True)
+    end = np.append(begin[1:], parts)[: len(begin)]
+    return np.stack((whom, begin, end), axis=1).astype(np.int32).reshape(-1, 3), order
