@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from engine import sampling_rules
 from engine.accounting import Accounting
 from engine.beam import BeamGroup, BeamSearch
 from engine.blocks import Policy, make_tables
@@ -24,6 +25,7 @@ from engine.protocol import (
     SessionInfo,
     Snapshot,
     StepReport,
+    TokenLogprobs,
     TokenOutput,
 )
 from engine.requests import Request
@@ -239,21 +241,30 @@ class EngineCore:
 
     def _commit(self, step: Step, result: StepResult, outputs: list[TokenOutput]) -> int:
         """Append the sampled tokens and end what is done. Returns how many tokens were generated."""
+        self._tell_prompt_logprobs(step, result, outputs)
         tokens = iter(result.tokens)
+        logprobs = iter(result.logprobs or [None] * len(result.tokens))
         generated = 0
         sampling = [[span.sequence, *span.forks] for span in step.spans if span.samples]
         for sequences in sampling:
             for sequence in sequences:
                 if sequence.group is None:
                     generated += 1
-                    outputs.append(self._append(sequence, next(tokens)))
+                    outputs.append(self._append(sequence, next(tokens), next(logprobs)))
         groups = {id(s.group): s.group for sequences in sampling for s in sequences if s.group and s.id in result.top}
         for group in groups.values():
             generated += len(group.beams)
             outputs += self._advance(group, result)
         return generated
 
-    def _append(self, sequence: Sequence, token: int) -> TokenOutput:
+    def _tell_prompt_logprobs(self, step: Step, result: StepResult, outputs: list[TokenOutput]) -> None:
+        for sequence in [span.sequence for span in step.spans if span.sequence.id in result.prompt_logprobs]:
+            found = result.prompt_logprobs[sequence.id]
+            sequence.scored += len(found)
+            output = self._requests[sequence.request_id].output((), sequence.index, None)
+            outputs.append(msgspec.structs.replace(output, prompt_logprobs=tuple(found)))
+
+    def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> TokenOutput:
         request = self._requests[sequence.request_id]
         sequence.tokens.append(token)
         reason: FinishReason | None = None
@@ -268,7 +279,9 @@ class EngineCore:
             if request.finished(sequence):
                 del self._requests[sequence.request_id]
                 self.accounting.end(request.message)
-        return msgspec.structs.replace(output, miss=miss) if miss else output
+        if miss or logprobs:
+            output = msgspec.structs.replace(output, miss=miss, logprobs=(logprobs,) if logprobs else ())
+        return output
 
     def _advance(self, group: BeamGroup, result: StepResult) -> list[TokenOutput]:
         """One step of a beam search: fork the beams that go on twice, release those that go on no more."""
@@ -316,7 +329,8 @@ class EngineCore:
     def _sequence(self, message: AddRequest, index: int) -> Sequence:
         sampling = message.sampling
         if index:
-            sampling = msgspec.structs.replace(sampling, seed=(sampling.seed + index) % 2**63)
+            seed = (sampling.seed + index) % 2**63
+            sampling = msgspec.structs.replace(sampling, seed=seed, prompt_logprobs=None)
         return Sequence(
             id=self._take_sequence_id(),
             request_id=message.request_id,
@@ -387,6 +401,9 @@ class EngineCore:
         if prompt >= self.max_context:
             limit = f"a sequence may hold {self.max_context} with its answer ({pool})"
             return "too_long", f"the prompt has {prompt} tokens, but {limit}"
+        problem = sampling_rules.problem(message, self.vocab_size)
+        if problem:
+            return "bad_request", problem
         if places > self.scheduler.max_running:
             return "bad_request", f"{places} answers at once, but only {self.scheduler.max_running} sequences may run"
         if message.beam and not self.blocks.shares:

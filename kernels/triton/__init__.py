@@ -1,11 +1,13 @@
 """Triton: the GPU implementation of kernels/ops.py. On a CPU, only Triton's interpreter runs it (tests do).
 
-attention.py, elementwise.py, linear.py, copies.py   the kernels
+attention.py, elementwise.py, linear.py, sampling.py, copies.py   the kernels
 work.py, sharing.py   what the attention kernel does in a step, found on the host
 plan.py   a step's plan on the device
-launch.py   the operations: how each kernel is started
+launch.py, draw.py   the operations: how each kernel is started
 """
 
+from kernels.torch.sampling import logprobs
+from kernels.triton.draw import greedy, sample
 from kernels.triton.launch import (
     add_linear,
     copy_blocks,
@@ -26,7 +28,9 @@ from kernels.triton.plan import plan_attention
 __all__ = [
     "add_linear",
     "copy_blocks",
+    "greedy",
     "linear",
+    "logprobs",
     "move_blocks",
     "norm_linear",
     "norm_swiglu",
@@ -36,6 +40,7 @@ __all__ = [
     "rms_norm",
     "rope_and_cache",
     "rope_angles",
+    "sample",
     "silu_mul",
     "zeros",
 ]

@@ -6,7 +6,6 @@ The settings were chosen on an H200, by `pagechat-bench kernels`; nothing is tun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 import triton
@@ -18,22 +17,12 @@ from kernels.triton.attention import attend_items, merge_parts
 from kernels.triton.copies import copy_block_pairs
 from kernels.triton.elementwise import gate_rows, norm_rows, rotate_and_cache, rotation_angles
 from kernels.triton.linear import few_rows_linear
+from kernels.triton.overlap import overlap
 from kernels.triton.plan import AttentionPlan, Items
 from kernels.triton.work import NARROW_ROWS, WIDE_ROWS
 
 FEW_ROWS = 16
 """Most rows that `few_rows_linear` takes; larger products go to cuBLAS."""
-
-
-@cache
-def _overlaps(device: torch.device) -> bool:
-    """Whether kernels may be launched while the one before them still runs (programmatic dependent launch)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def _pdl(tensor: Tensor) -> dict[str, bool]:
-    overlaps = _overlaps(tensor.device)
-    return {"PDL": overlaps, "launch_pdl": overlaps}
 
 
 def _power(value: int) -> int:
@@ -114,7 +103,7 @@ def _few_rows(
         BIAS=packed.bias is not None,
         STAGES=stages,
         num_warps=warps,
-        **_pdl(x),
+        **overlap(x),
     )
     return out
 
@@ -132,7 +121,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     out = torch.empty_like(x)
     block = _power(size)
     norm_rows[(x.numel() // size,)](
-        x, weight, out, size, eps, BLOCK=block, num_warps=min(8, max(1, block // 512)), **_pdl(x)
+        x, weight, out, size, eps, BLOCK=block, num_warps=min(8, max(1, block // 512)), **overlap(x)
     )
     return out
 
@@ -141,7 +130,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     tokens, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(tokens, size, dtype=gate_up.dtype, device=gate_up.device)
     block = min(2048, _power(size))
-    gate_rows[(tokens, triton.cdiv(size, block))](gate_up, out, size, BLOCK=block, num_warps=4, **_pdl(out))
+    gate_rows[(tokens, triton.cdiv(size, block))](gate_up, out, size, BLOCK=block, num_warps=4, **overlap(out))
     return out
 
 
@@ -150,7 +139,7 @@ def rope_angles(positions: Tensor, inv_freq: Tensor, scaling: float, dtype: torc
     half = len(inv_freq)
     cos, sin = torch.empty(2, len(positions), half, dtype=torch.float32, device=positions.device).unbind(0)
     rotation_angles[(len(positions),)](
-        positions, inv_freq, cos, sin, scaling, half, BLOCK=_power(half), num_warps=1, **_pdl(cos)
+        positions, inv_freq, cos, sin, scaling, half, BLOCK=_power(half), num_warps=1, **overlap(cos)
     )
     return cos, sin
 
@@ -190,7 +179,7 @@ def rope_and_cache(
         ROTATE=angles is not None,
         NORM=norms is not None,
         num_warps=2,
-        **_pdl(qkv),
+        **overlap(qkv),
     )
     return qkv[:, :heads]
 
@@ -220,7 +209,7 @@ def paged_attention(
             BLOCK_D=_power(head_dim),
             TILE=8,
             num_warps=4,
-            **_pdl(q),
+            **overlap(q),
         )
     return out
 
@@ -265,7 +254,7 @@ def _attend(
         PRECISION="ieee",
         num_warps=warps,
         num_stages=stages,
-        **_pdl(q),
+        **overlap(q),
     )
 
 

@@ -25,6 +25,7 @@ def filter_rows(
     top_k,
     top_p,
     min_p,
+    highest_of,
     floors,
     vocab,
     stride,
@@ -32,7 +33,7 @@ def filter_rows(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """floors[row] = the smallest logit that passes min_p, then top_k, then top_p; -inf where nothing is filtered.
+    """The largest logit of each row with a temperature, and the smallest one that passes min_p, top_k and top_p.
 
     The k-th largest, and the last of the nucleus, are found bit by bit from the highest: how many (how much
     probability) lie at or above a candidate? LOWEST_BIT 16 suffices for logits that were bfloat16, whose lower bits
@@ -46,9 +47,7 @@ def filter_rows(
     k = tl.load(top_k + row)
     p = tl.load(top_p + row)
     m = tl.load(min_p + row)
-    filters = ((k > 0) & (k < vocab)) | (p < 1.0) | (m > 0.0)
-    if (temperature <= 0.0) | (filters == 0):
-        tl.store(floors + row, float("-inf"))
+    if temperature <= 0.0:
         return
     start = logits + row.to(tl.int64) * stride
     lane = tl.arange(0, BLOCK)
@@ -56,6 +55,7 @@ def filter_rows(
     for at in range(0, vocab, BLOCK):
         most = tl.maximum(most, tl.load(start + at + lane, mask=at + lane < vocab, other=float("-inf")).to(tl.float32))
     highest = tl.max(most, 0)
+    tl.store(highest_of + row, highest)
     temperature = tl.maximum(temperature, 1e-20)
     floor = float("-inf")
     if m > 0.0:
@@ -116,6 +116,7 @@ def _mixed(x):
 def best_of_stretches(
     logits,
     temperatures,
+    highest_of,
     floors,
     seeds,
     positions,
@@ -150,7 +151,8 @@ def best_of_stretches(
         # -log(1 - u), whose first terms are exact where 1 - u would be rounded
         wait = tl.where(u < 1e-3, u + u * u * 0.5 + u * u * u / 3.0, -tl.log(1.0 - u))
         kept = score >= tl.load(floors + row)
-        score = tl.where(kept, score / tl.maximum(temperature, 1e-20) - tl.log(wait), float("-inf"))
+        below = (score - tl.load(highest_of + row)) / tl.maximum(temperature, 1e-20)
+        score = tl.where(kept, below - tl.log(wait), float("-inf"))
     best = tl.max(score, 0)
     # the lowest id among equals; a row of NaN alone gives its first token
     chosen = tl.min(tl.where(score == best, token, 2147483647), 0)
