@@ -169,25 +169,32 @@ class Runner:
 
     def _check(self, step: Step) -> None:
         """Spans lie within their tokens and tables, tables within the pool, and no block is written twice."""
-        vocab = self.model.config.vocab_size
+        self._check_moves(step)
         written: set[int] = set()
         for span in step.spans:
-            sequence, end = span.sequence, span.start + span.count
-            first, last = span.start // self.block_size, (end - 1) // self.block_size
-            if span.count < 1 or span.start < 0 or end > len(sequence.tokens) or last >= len(sequence.table):
-                raise InconsistentStep(
-                    f"Sequence {sequence.id}: tokens {span.start}..{end - 1} of {len(sequence.tokens)}, "
-                    f"with {len(sequence.table)} blocks of {self.block_size}."
-                )
-            if min(sequence.table[: last + 1]) < 1 or max(sequence.table[: last + 1]) > self.num_blocks:
-                raise InconsistentStep(f"Sequence {sequence.id}: a block outside 1..{self.num_blocks}.")
-            blocks = sequence.table[first : last + 1]
+            blocks = self._check_span(span)
             if not written.isdisjoint(blocks):
-                raise InconsistentStep(f"Sequence {sequence.id}: writes a block that another sequence writes.")
+                raise InconsistentStep(f"Sequence {span.sequence.id}: writes a block that another sequence writes.")
             written.update(blocks)
-            tokens = sequence.tokens[span.start : end]
-            if min(tokens) < 0 or max(tokens) >= vocab:
-                raise InconsistentStep(f"Sequence {sequence.id}: a token outside 0..{vocab - 1}.")
+
+    def _check_span(self, span: Span) -> list[int]:
+        """The blocks that the span writes."""
+        vocab = self.model.config.vocab_size
+        sequence, end = span.sequence, span.start + span.count
+        first, last = span.start // self.block_size, (end - 1) // self.block_size
+        if span.count < 1 or span.start < 0 or end > len(sequence.tokens) or last >= len(sequence.table):
+            raise InconsistentStep(
+                f"Sequence {sequence.id}: tokens {span.start}..{end - 1} of {len(sequence.tokens)}, "
+                f"with {len(sequence.table)} blocks of {self.block_size}."
+            )
+        if min(sequence.table[: last + 1]) < 1 or max(sequence.table[: last + 1]) > self.num_blocks:
+            raise InconsistentStep(f"Sequence {sequence.id}: a block outside 1..{self.num_blocks}.")
+        tokens = sequence.tokens[span.start : end]
+        if min(tokens) < 0 or max(tokens) >= vocab:
+            raise InconsistentStep(f"Sequence {sequence.id}: a token outside 0..{vocab - 1}.")
+        return sequence.table[first : last + 1]
+
+    def _check_moves(self, step: Step) -> None:
         device_blocks = [block for block, _ in step.swap_out] + [block for _, block in step.swap_in]
         device_blocks += [block for pair in step.copies for block in pair]
         if device_blocks and not 1 <= min(device_blocks) <= max(device_blocks) <= self.num_blocks:

@@ -1,0 +1,268 @@
+"""The executor on an NVIDIA GPU: a step is launched, and its tokens are collected later.
+
+Between the two the host is free: the tokens of one step feed the next one on the device, so that a step may be
+launched before the one before it is collected. What needs the host between two steps (beams, penalties, grammars,
+log probabilities) goes the plain way of `engine.runner`, one step at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence as Row
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.cuda.graphs import Batch, DecodeGraphs
+from engine.cuda.tables import DeviceTables
+from engine.runner import Runner
+from engine.sequence import Sequence, Span, Step, StepResult
+from kernels.triton.draw import DeviceRows, draw
+from kernels.triton.plan import decode_runs, program_target, upload_plan
+from kernels.triton.sharing import Sharing, find_sharing
+from kernels.triton.work import Runs, Work, plan_work
+
+if TYPE_CHECKING:
+    from engine.models.loading import LoadedModel
+
+
+@dataclass(slots=True)
+class _Launched:
+    """A step whose tokens are on their way to the host."""
+
+    tokens: Tensor
+    """Pinned."""
+    there: torch.cuda.Event
+    order: NDArray[np.intp] | None
+    """Place among the step's spans of each token; None: their own order."""
+    swap_s: float
+
+
+class CudaRunner(Runner):
+    """See `Runner`; `max_running` sequences at most are in a step."""
+
+    depth = 2
+    """Steps that may be in flight."""
+
+    def __init__(
+        self, model: LoadedModel, num_blocks: int, block_size: int, host_slots: int = 0, max_running: int = 512
+    ) -> None:
+        super().__init__(model, num_blocks, block_size, host_slots)
+        width = min(num_blocks, -(-model.info.max_context // block_size)) + 1
+        self._tables = DeviceTables(2 * max_running, width, block_size, model.device)
+        self._graphs = DecodeGraphs(model, self.kv, self._tables, block_size, max_running)
+        self._in_flight: deque[_Launched | StepResult] = deque()
+        self._sharing: tuple[tuple[int, ...], int, Sharing] | None = None
+
+    def warm_up(self) -> None:
+        super().warm_up()
+        with torch.inference_mode():
+            for size in reversed(self._graphs.sizes):
+                self._graphs.capture(size, "whole")
+                self._graphs.capture(size, "split")
+        torch.cuda.synchronize()
+
+    def overlaps(self, step: Step) -> bool:
+        """True when the next step can be launched before this one's tokens are known."""
+        return all(_is_plain(span.sequence) for span in step.spans)
+
+    def execute(self, step: Step) -> StepResult:
+        self.launch(step)
+        return self.collect()
+
+    @torch.inference_mode()
+    def launch(self, step: Step) -> None:
+        """Start a step. Raises InconsistentStep before anything is written."""
+        if not self.overlaps(step):
+            for span in step.spans:
+                self._tables.forget(span.sequence)
+            self._in_flight.append(super().execute(step))
+            return
+        self._check_writes(step)
+        swap_s = self._move(step)
+        if all(span.count == 1 and span.samples and not span.forks for span in step.spans):
+            out, order = self._launch_decode(step.spans)
+        else:
+            out, order = self._launch_mixed(step.spans), None
+        tokens = torch.empty(len(out), dtype=torch.int32, pin_memory=True)
+        tokens.copy_(out, non_blocking=True)
+        there = torch.cuda.Event()
+        there.record()
+        self._in_flight.append(_Launched(tokens, there, order, swap_s))
+
+    def collect(self) -> StepResult:
+        """The tokens of the oldest step in flight; waits for them."""
+        launched = self._in_flight.popleft()
+        if isinstance(launched, StepResult):
+            return launched
+        launched.there.synchronize()
+        tokens = launched.tokens.numpy()
+        if launched.order is not None:
+            in_order = np.empty_like(tokens)
+            in_order[launched.order] = tokens
+            tokens = in_order
+        return StepResult(tokens.tolist(), swap_s=launched.swap_s)
+
+    # -- one token of each sequence ------------------------------------------------------------------
+
+    def _launch_decode(self, spans: list[Span]) -> tuple[Tensor, NDArray[np.intp]]:
+        rows = np.array([self._tables.place(s.sequence, s.start, s.start + 1) for s in spans], dtype=np.int32)
+        lengths = np.array([span.start + 1 for span in spans], dtype=np.int32)
+        sharing = self._find_sharing(rows, lengths)
+        work = self._work(sharing, rows, lengths)
+        kind = self._graphs.kind_of(work, len(spans))
+        if kind is None:  # more of a tree than the graphs have room for
+            sharing = Sharing(np.arange(len(spans)), [], np.zeros(len(spans), dtype=np.int32), 0)
+            work = self._work(sharing, rows, lengths)
+            kind = self._graphs.kind_of(work, len(spans))
+            assert kind is not None, "a batch that shares nothing fits its graph"
+        order = sharing.order
+        sequences = [spans[place].sequence for place in order]
+        ordered = rows[order]
+        temperatures, filters = _sampling(sequences)
+        batch = Batch(
+            ids=_ids([s.tokens[-1] for s in sequences], ordered),
+            positions=lengths[order] - 1,
+            rows=ordered,
+            temperatures=temperatures,
+            filters=filters,
+        )
+        self._graphs.launch(batch, work, kind)
+        return self._graphs.out[: len(spans)], order
+
+    def _find_sharing(self, rows: NDArray[np.int32], lengths: NDArray[np.int32]) -> Sharing:
+        """What the batch shares; the same as in the step before while the batch and its blocks are the same."""
+        batch, changes = tuple(rows.tolist()), self._tables.changes
+        if self._sharing is None or self._sharing[:2] != (batch, changes):
+            found = find_sharing(self._tables.host, rows, (lengths - 1) // self.block_size, self.block_size)
+            self._sharing = (batch, changes, found)
+        return self._sharing[2]
+
+    def _work(self, sharing: Sharing, rows: NDArray[np.int32], lengths: NDArray[np.int32]) -> Work:
+        order = sharing.order
+        return self._plan(decode_runs(sharing, rows[order], lengths[order]), len(order))
+
+    def _plan(self, runs: Runs, tokens: int) -> Work:
+        config = self.model.config
+        return plan_work(
+            runs,
+            tokens,
+            group=config.heads // config.kv_heads,
+            kv_heads=config.kv_heads,
+            programs=program_target(self.model.device),
+        )
+
+    # -- chunks of prompts, with or without decoding sequences ---------------------------------------
+
+    def _launch_mixed(self, spans: list[Span]) -> Tensor:
+        """Tokens of the spans that sample, each followed by its forks'."""
+        config, device = self.model.config, self.model.device
+        rows = np.array([self._tables.place(s.sequence, s.start, s.start + s.count) for s in spans], dtype=np.int32)
+        counts = np.array([span.count for span in spans], dtype=np.int32)
+        starts = np.array([span.start for span in spans], dtype=np.int32)
+        firsts = (np.cumsum(counts) - counts).astype(np.int32)
+        of_token = np.repeat(np.arange(len(spans)), counts)
+        positions = np.arange(counts.sum(), dtype=np.int32) - firsts[of_token] + starts[of_token]
+        known: list[int] = []
+        for span in spans:
+            known += span.sequence.tokens[span.start : span.start + span.count]
+        work = self._plan(
+            Runs(firsts, counts, rows, np.zeros_like(starts), starts + counts, counts > 1), len(positions)
+        )
+        self._graphs.patch(self._tables.take_patches())
+        plan = upload_plan(
+            positions,
+            rows[of_token],
+            self._tables.device,
+            work,
+            config.heads,
+            config.kv_heads,
+            config.head_dim,
+            self.block_size,
+        )
+        ids = torch.tensor(_ids(known, rows[of_token]), dtype=torch.int32).pin_memory().to(device, non_blocking=True)
+        hidden = self.model.decoder.forward(self._graphs.embed(ids), self.kv, plan)
+        samplers = [
+            (s, sequence) for s, span in enumerate(spans) if span.samples for sequence in (span.sequence, *span.forks)
+        ]
+        out = torch.empty(len(samplers), dtype=torch.int32, device=device)
+        if samplers:
+            last = firsts + counts - 1
+            logits = self._logits(hidden, [int(last[s]) for s, _ in samplers])
+            sequences = [sequence for _, sequence in samplers]
+            table_rows = [self._tables.row_of(sequence) for sequence in sequences]
+            draw(
+                logits, self._device_rows(sequences), out, self._graphs.newest, _upload(table_rows, torch.int32, device)
+            )
+        return out
+
+    def _device_rows(self, sequences: Row[Sequence]) -> DeviceRows:
+        temperatures, filters = _sampling(sequences)
+        top_k, top_p, min_p, seeds = zip(*(filters or [(0, 1.0, 0.0, 0)] * len(sequences)), strict=True)
+        columns = (
+            (temperatures, torch.float32),
+            (top_k, torch.int32),
+            (top_p, torch.float32),
+            (min_p, torch.float32),
+            (seeds, torch.int64),
+            ([len(sequence.tokens) for sequence in sequences], torch.int32),
+        )
+        return DeviceRows(*(_upload(column, dtype, self.model.device) for column, dtype in columns))
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _move(self, step: Step) -> float:
+        if not (step.swap_out or step.swap_in):
+            return super()._move(step)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        super()._move(step)
+        torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    def _check_writes(self, step: Step) -> None:
+        """As `_check`, of what this step writes: what it reads was checked when its table was."""
+        self._check_moves(step)
+        written: set[int] = set()
+        total = 0
+        for span in step.spans:
+            table, first = span.sequence.table, span.start // self.block_size
+            blocks = table[first : (span.start + span.count - 1) // self.block_size + 1]
+            written.update(blocks)
+            total += len(blocks)
+            if span.count > 1:
+                self._check_span(span)
+        if len(written) < total or not 1 <= min(written) <= max(written) <= self.num_blocks:
+            self._check(step)  # says which
+
+
+def _is_plain(sequence: Sequence) -> bool:
+    """Its next token needs nothing but its logits, temperature and filters, and is needed by nobody but itself."""
+    return (
+        sequence.shaping is None
+        and sequence.group is None
+        and sequence.sampling.logprobs is None
+        and not sequence.scores_prompt
+    )
+
+
+def _ids(tokens: Row[int], rows: NDArray[np.int32]) -> list[int]:
+    """Token ids; one that is not known yet is named by its sequence's row."""
+    return [token if token >= 0 else -int(row) - 1 for token, row in zip(tokens, rows, strict=True)]
+
+
+def _sampling(sequences: Row[Sequence]) -> tuple[list[float], list[tuple[int, float, float, int]] | None]:
+    temperatures = [sequence.sampling.temperature for sequence in sequences]
+    if not any(temperatures):
+        return temperatures, None
+    params = (sequence.sampling for sequence in sequences)
+    return temperatures, [(p.top_k, p.top_p, p.min_p, p.seed) for p in params]
+
+
+def _upload(values: Row[float], dtype: torch.dtype, device: str) -> Tensor:
+    return torch.tensor(values, dtype=dtype).pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,81 @@
+"""Block tables that stay on the device: a step uploads what changed, not what there is."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.sequence import Sequence
+
+
+class DeviceTables:
+    """A row for each sequence that ran lately; the last row is all null block, for padding.
+
+    `host` mirrors what the device will hold once the patches of `take_patches` have been applied there.
+    """
+
+    def __init__(self, rows: int, width: int, block_size: int, device: str) -> None:
+        self.host: NDArray[np.int32] = np.zeros((rows + 1, width), dtype=np.int32)
+        self.device = torch.zeros(rows + 1, width, dtype=torch.int32, device=device)
+        self.null_row = rows
+        self.changes = 0
+        """Counts everything but appended blocks: while it and a batch stay the same, so does what the batch shares."""
+        self._block_size = block_size
+        self._rows: OrderedDict[int, int] = OrderedDict()  # sequence id -> row, least recently used first
+        self._free = list(range(rows))
+        self._ends = [-1] * rows
+        self._preemptions = [0] * rows
+        self._patches: list[tuple[int, int, int]] = []
+
+    def place(self, sequence: Sequence, start: int, end: int) -> int:
+        """The row of a sequence whose tokens start .. end - 1 a step computes; notes what of its table is new."""
+        row = self._rows.get(sequence.id)
+        if row is None:
+            row = self._take(sequence.id)
+        else:
+            self._rows.move_to_end(sequence.id)
+        table, size = sequence.table, self._block_size
+        needed = (end - 1) // size + 1
+        if self._ends[row] == start and self._preemptions[row] == sequence.preemptions:
+            first = start // size  # only blocks that are written now can be other ones than before
+            if start % size:
+                self.changes += table[first] != self.host[row, first]  # copy-on-write
+        else:
+            first = 0
+            self.changes += 1
+        mine = self.host[row]
+        for index in range(first, needed):
+            block = table[index]
+            if mine[index] != block:
+                mine[index] = block
+                self._patches.append((row, index, block))
+        self._ends[row], self._preemptions[row] = end, sequence.preemptions
+        return row
+
+    def row_of(self, sequence: Sequence) -> int:
+        """The row of a sequence that has no tokens in this step yet: one that is born in it."""
+        row = self._rows.get(sequence.id)
+        return self._take(sequence.id) if row is None else row
+
+    def forget(self, sequence: Sequence) -> None:
+        """Its next step uploads its table anew."""
+        row = self._rows.get(sequence.id)
+        if row is not None:
+            self._ends[row] = -1
+
+    def take_patches(self) -> list[tuple[int, int, int]]:
+        """(row, index, block) since the last call, each place once."""
+        patches, self._patches = self._patches, []
+        return patches
+
+    def _take(self, sequence: int) -> int:
+        if self._free:
+            row = self._free.pop()
+        else:
+            _, row = self._rows.popitem(last=False)
+        self._rows[sequence] = row
+        self._ends[row] = -1
+        return row
