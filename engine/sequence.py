@@ -68,8 +68,8 @@ class Sequence:
 class Span(msgspec.Struct, eq=False, gc=False):
     """Tokens `start .. start+count-1` of a sequence, to compute in one step.
 
-    The object that every token of a decode step takes, hence a msgspec struct: made in a tenth of the time. Nothing
-    refers back to it, so the garbage collector need not look.
+    Each token of a decode step takes one, hence a msgspec struct: it is quick to make, and as nothing refers back to
+    it, the garbage collector need not look at it.
     """
 
     sequence: Sequence

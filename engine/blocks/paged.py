@@ -128,8 +128,9 @@ class PagedBlocks(BlockTables):
 
     def publish_spans(self, spans: Iterable[Span]) -> None:
         size = self.block_size
-        for span in [span for span in spans if span.start % size + span.count >= size]:  # those that fill a block
-            self.publish(span.sequence, span.start)
+        if self._prefix_cache:
+            for span in [span for span in spans if span.start % size + span.count >= size]:  # those that fill a block
+                self.publish(span.sequence, span.start)
 
     def take_moves(self) -> Moves:
         moves, self._moves = self._moves, Moves([], [], [])
