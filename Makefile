@@ -49,8 +49,9 @@ lint: setup
 	@$(BIN)/lint-imports > $(VENV)/imports.log 2>&1 || { cat $(VENV)/imports.log >&2; exit 1; }
 	@echo "ruff, mypy and import-linter: no complaints."
 
+# Two files at a time, long ones (e2e, engine) first; each worker keeps to one core. ARGS="-n 0" runs them in one process.
 test: lint
-	@$(BIN)/python -m pytest $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 gpu-test: setup
 	@$(BIN)/python -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() and torch.version.cuda else "gpu-test needs an NVIDIA GPU and a CUDA build of torch; torch %s finds none here." % torch.__version__)'

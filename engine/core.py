@@ -142,9 +142,8 @@ class EngineCore:
         generated = self._commit(step, result, outputs)
         duration = time.perf_counter() - started
         self._learn_costs(step, result, duration)
-        prompt_tokens = sum(
-            max(0, min(span.start + span.count, span.sequence.prompt_len) - span.start) for span in step.spans
-        )
+        reading = [span for span in step.spans if span.start < span.sequence.prompt_len]
+        prompt_tokens = sum(min(span.count, span.sequence.prompt_len - span.start) for span in reading)
         hits = self.scheduler.take_hit_tokens()
         return outputs, self._make_report(duration, prompt_tokens, hits, generated)
 
@@ -267,20 +266,23 @@ class EngineCore:
     def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> TokenOutput:
         request = self._requests[sequence.request_id]
         sequence.tokens.append(token)
+        length, sampling = len(sequence.tokens), sequence.sampling
         reason: FinishReason | None = None
-        if token in sequence.sampling.stop_token_ids:
+        if token in sampling.stop_token_ids:
             reason = "stop"
-        elif sequence.generated >= sequence.sampling.max_tokens or len(sequence.tokens) >= self.max_context:
+        elif length - sequence.prompt_len >= sampling.max_tokens or length >= self.max_context:
             reason = "length"
-        miss = request.take_miss(sequence, self.sessions.get(sequence.session), self.blocks.block_size)
         output = request.output((token,), sequence.index, reason)
+        if length == sequence.prompt_len + 1:
+            miss = request.miss(sequence, self.sessions.get(sequence.session), self.blocks.block_size)
+            output = msgspec.structs.replace(output, miss=miss)
         if reason:
             self.scheduler.remove(sequence, keep=request.keeps(sequence))
             if request.finished(sequence):
                 del self._requests[sequence.request_id]
                 self.accounting.end(request.message)
-        if miss or logprobs:
-            output = msgspec.structs.replace(output, miss=miss, logprobs=(logprobs,) if logprobs else ())
+        if logprobs:
+            output = msgspec.structs.replace(output, logprobs=(logprobs,))
         return output
 
     def _advance(self, group: BeamGroup, result: StepResult) -> list[TokenOutput]:

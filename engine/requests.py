@@ -17,7 +17,6 @@ class Request:
         self.group = group
         self._first = sequences[0]
         self._finished: set[int] = set()
-        self._told_miss = False
 
     def living(self) -> list[Sequence]:
         """Sequences that have not finished."""
@@ -60,12 +59,12 @@ class Request:
             )
         return outputs
 
-    def take_miss(self, sequence: Sequence, session: Session | None, block_size: int) -> CacheMiss | None:
-        """Why this turn could not reuse all of the session's last one; told once, with the first token."""
-        if self._told_miss or sequence is not self._first:
+    def miss(self, sequence: Sequence, session: Session | None, block_size: int) -> CacheMiss | None:
+        """Why this turn could not reuse all of the session's last one: to be told with the first answer's first token,
+        while the session's tokens are still those of that turn."""
+        if sequence is not self._first or session is None or session.tokens is None:
             return None
-        self._told_miss = True
-        if session is None or session.tokens is None or self.message.sampling.prompt_logprobs is not None:
+        if self.message.sampling.prompt_logprobs is not None:  # it asked for all of the prompt to be computed
             return None
         before, prompt = session.tokens, self.message.prompt
         common = common_prefix(before, list(prompt))

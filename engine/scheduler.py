@@ -93,8 +93,7 @@ class Scheduler:
         plan = _Plan(self.step_tokens)
         self._fork_beams()
         self._schedule_running(plan)
-        for span in plan.spans.values():
-            self.blocks.publish(span.sequence, span.start)
+        self.blocks.publish_spans(plan.spans.values())
         if not plan.preempted:
             self._admit_waiting(plan)
         if not plan.spans:
@@ -122,7 +121,11 @@ class Scheduler:
     # -- running -------------------------------------------------------------------------------
 
     def _schedule_running(self, plan: _Plan) -> None:
-        for sequence in sorted(self.running, key=_is_prefill):
+        others = self.running
+        if len(others) <= plan.budget:  # a token for each is certain to be in it
+            plan.spans, others = self.blocks.decode_in_place(others)
+            plan.budget -= len(plan.spans)
+        for sequence in sorted(others, key=_is_prefill):
             if plan.budget == 0:
                 return
             if sequence.table and sequence.id not in plan.spans:  # not preempted or planned by one before it
@@ -212,7 +215,7 @@ class Scheduler:
     def _admit_waiting(self, plan: _Plan) -> None:
         while self.waiting and plan.budget > 0:
             sequence = self.waiting[0]
-            if sum(map(_places, self.running)) + _places(sequence) > self.max_running:
+            if self._places_taken() + _places(sequence) > self.max_running:
                 return
             if not self._admit(sequence):
                 if not self.running and not plan.spans:
@@ -227,6 +230,11 @@ class Scheduler:
                 assert grown, "a sequence that fits as a whole has room for its first chunk"
                 self.blocks.publish(sequence, start)
                 plan.add(sequence, start, count)
+
+    def _places_taken(self) -> int:
+        """Sequences that run, and those that they will soon become."""
+        growing = [sequence for sequence in self.running if sequence.children or sequence.group]
+        return len(self.running) + sum(_places(sequence) - 1 for sequence in growing)
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give a waiting sequence its first blocks: what its session kept, or the cached prefix. False without memory.
@@ -280,8 +288,8 @@ class Scheduler:
 
     def _fork_beams(self) -> None:
         """Preempted beams share again: each forks from the first one where both agree, once that is computed."""
-        for parent in list(self.running):
-            if parent.group and parent.children and parent.computed == len(parent.tokens) - 1:
+        for parent in [sequence for sequence in self.running if sequence.children]:
+            if parent.group and parent.computed == len(parent.tokens) - 1:
                 children, parent.children = parent.children, []
                 for child in children:
                     common = common_prefix(parent.tokens, child.tokens[:-1])
@@ -292,9 +300,9 @@ class Scheduler:
 
         Done last, when nothing of this step can be preempted any more.
         """
-        for span in plan.spans.values():
+        for span in [span for span in plan.spans.values() if span.sequence.children]:
             parent = span.sequence
-            if parent.children and parent.group is None and span.samples:
+            if parent.group is None and span.samples:
                 span.forks, parent.children = parent.children, []
                 for child in span.forks:
                     self._fork(parent, child, len(child.tokens))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from engine.protocol import SamplingParams, TokenLogprobs
 from engine.shaping import Shaping
 
@@ -40,6 +42,9 @@ class Sequence:
     """Tokens whose KV is in the blocks, those of a step under way included."""
     table: list[int] = field(default_factory=list)
     """Physical block of each logical block; ids are 1..num_blocks, block 0 is the null block."""
+    room: int = 0
+    """Tokens up to which it may grow in blocks that nobody else reads: behind them it needs a block, or a copy of one.
+    The block tables lower it when they share or cut the table, and raise it as the sequence grows."""
     hashes: list[bytes] = field(default_factory=list)
     """Chain hash of each full logical block seen so far; survives preemption."""
     cached_tokens: int = 0
@@ -78,14 +83,17 @@ class Sequence:
         return len(self.tokens) - self.prompt_len
 
 
-@dataclass(slots=True, eq=False)
-class Span:
-    """Tokens `start .. start+count-1` of a sequence, to compute in one step."""
+class Span(msgspec.Struct, eq=False, gc=False):
+    """Tokens `start .. start+count-1` of a sequence, to compute in one step.
+
+    Each token of a decode step takes one, hence a msgspec struct: it is quick to make, and as nothing refers back to
+    it, the garbage collector need not look at it.
+    """
 
     sequence: Sequence
     start: int
     count: int
-    forks: list[Sequence] = field(default_factory=list)
+    forks: list[Sequence] = []
     """Sequences born from this one in this step: each samples a token of its own from the same logits."""
 
     @property

@@ -61,11 +61,12 @@ class ContiguousBlocks(BlockTables):
     def admit(self, sequence: Sequence, match: Match) -> None:
         self._runs.take_run(match.blocks[0], len(match.blocks))
         sequence.table.extend(match.blocks)
-        self.events.add_table("allocate", sequence.table, sequence.id, sequence.session)
+        sequence.room = len(sequence.table) * self.block_size
+        self.events.add_blocks("allocate", sequence.table, sequence.id, sequence.session)
         self._track(sequence)
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
-        assert sequence.computed + tokens <= len(sequence.table) * self.block_size, "outgrew its reservation"
+        assert sequence.computed + tokens <= sequence.room, "outgrew its reservation"
         sequence.computed += tokens
         self._changed[sequence.id] = sequence
         return True
@@ -73,7 +74,7 @@ class ContiguousBlocks(BlockTables):
     def release(self, sequence: Sequence) -> None:
         if sequence.table:
             self._runs.release_run(sequence.table[0], len(sequence.table))
-            self.events.add_table("release", sequence.table, sequence.id, sequence.session)
+            self.events.add_blocks("release", sequence.table, sequence.id, sequence.session)
             sequence.table.clear()
         super().release(sequence)
 

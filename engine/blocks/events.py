@@ -19,9 +19,9 @@ class EventLog:
     ) -> None:
         self._pending.append(PoolEvent(kind, block, seq, session, index, source))
 
-    def add_table(self, kind: EventKind, table: list[int], seq: int, session: str) -> None:
-        """The same event for each block of a whole table: first block first, or last first for `release`."""
-        events = [PoolEvent(kind, block, seq, session, index) for index, block in enumerate(table)]
+    def add_blocks(self, kind: EventKind, blocks: list[int], seq: int, session: str, first: int = 0) -> None:
+        """The same event for each block of a table from index `first` on; last to first for `release`."""
+        events = [PoolEvent(kind, block, seq, session, index) for index, block in enumerate(blocks, first)]
         self._pending += reversed(events) if kind == "release" else events
 
     @property
@@ -51,5 +51,5 @@ class SilentLog(EventLog):
     ) -> None:
         pass
 
-    def add_table(self, kind: EventKind, table: list[int], seq: int, session: str) -> None:
+    def add_blocks(self, kind: EventKind, blocks: list[int], seq: int, session: str, first: int = 0) -> None:
         pass

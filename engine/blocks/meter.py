@@ -97,14 +97,15 @@ class Meter:
 
     def saw_step(self, step: Step) -> None:
         """Count the tokens of a step. Before its results are appended: that tells which spans sample."""
+        latest = self._latest
         for span in step.spans:
             sequence = span.sequence
-            account = self._payer(sequence.session)
+            account = latest.get(sequence.session) or self._payer(sequence.session)
             if span.start < sequence.prompt_len:
                 account.prompt_tokens_computed += min(span.count, sequence.prompt_len - span.start)
                 if span.start == sequence.cached_tokens and not sequence.preemptions:  # its first chunk
                     account.prompt_tokens_cached += sequence.cached_tokens
-            if span.samples:
+            if span.start + span.count == len(sequence.tokens):  # it samples
                 account.generated_tokens += 1 + len(span.forks)
 
     def apply(self, events: Iterable[PoolEvent], now: float) -> None:

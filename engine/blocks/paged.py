@@ -8,12 +8,13 @@ preempted sequence's KV to host memory and back.
 from __future__ import annotations
 
 import hashlib
-from array import array
+import struct
+from collections.abc import Iterable
 
 from engine.blocks.events import EventLog
 from engine.blocks.tables import BlockTables, Match, Moves
 from engine.protocol import EventKind
-from engine.sequence import Sequence, common_prefix
+from engine.sequence import Sequence, Span, common_prefix
 
 
 class PagedBlocks(BlockTables):
@@ -86,6 +87,7 @@ class PagedBlocks(BlockTables):
         sequence.id, sequence.table, resident.table = resident.id, resident.table, []
         sequence.hashes = resident.hashes[: tokens // self.block_size]
         sequence.computed = tokens
+        sequence.room = 0
         self._track(sequence)
 
     # -- growth --------------------------------------------------------------------------------
@@ -106,9 +108,9 @@ class PagedBlocks(BlockTables):
                 return False
             if copied:
                 self._copy_on_write(sequence, sequence.computed // self.block_size)
-            for _ in range(missing):
-                self._append_new(sequence)
+            self._append_blocks(sequence, missing)
         sequence.computed = end
+        sequence.room = len(sequence.table) * self.block_size
         self._changed[sequence.id] = sequence
         return True
 
@@ -123,6 +125,12 @@ class PagedBlocks(BlockTables):
             for index in range(first, end):
                 tokens = self._tokens(sequence, index)
                 self.pool.register(sequence.table[index], self._chain_hash(sequence, index, tokens), tokens)
+
+    def publish_spans(self, spans: Iterable[Span]) -> None:
+        size = self.block_size
+        if self._prefix_cache:
+            for span in [span for span in spans if span.start % size + span.count >= size]:  # those that fill a block
+                self.publish(span.sequence, span.start)
 
     def take_moves(self) -> Moves:
         moves, self._moves = self._moves, Moves([], [], [])
@@ -142,6 +150,7 @@ class PagedBlocks(BlockTables):
             child.table.append(block)
         child.hashes = parent.hashes[: tokens // self.block_size]
         child.computed = tokens
+        parent.room = child.room = 0
         self._track(child)
 
     def release(self, sequence: Sequence) -> None:
@@ -181,9 +190,10 @@ class PagedBlocks(BlockTables):
         return self._host_slots - len(self._host_free) - len(self._host_leaving) - len(self._host_left)
 
     def _swap_in(self, sequence: Sequence) -> None:
-        for slot in sequence.swapped[len(sequence.table) :]:
-            self._append_new(sequence)
-            self._moves.swap_in.append((slot, sequence.table[-1]))
+        there = len(sequence.table)
+        slots = sequence.swapped[there:]
+        self._append_blocks(sequence, len(slots))
+        self._moves.swap_in.extend(zip(slots, sequence.table[there:], strict=True))
         start, sequence.computed = sequence.computed, max(sequence.computed, sequence.swapped_tokens)
         self.drop_swapped(sequence)
         self.events.add("swap_in", -1, sequence.id, sequence.session)
@@ -204,11 +214,11 @@ class PagedBlocks(BlockTables):
         return self.pool.refs[block] > 1 or self.pool.addressable(block)
 
     def _copy_on_write(self, sequence: Sequence, index: int) -> None:
-        source, block = sequence.table[index], self.pool.take()
+        source, (block,) = sequence.table[index], self.pool.take(1)
         self._moves.copies.append((source, block))
         sequence.table[index] = block
         self.events.add("copy", block, sequence.id, sequence.session, index, source)
-        self.pool.release(source)
+        self.pool.release([source])
 
     def _tokens(self, sequence: Sequence, index: int) -> tuple[int, ...]:
         return tuple(sequence.tokens[index * self.block_size : (index + 1) * self.block_size])
@@ -221,5 +231,5 @@ class PagedBlocks(BlockTables):
         hashes = sequence.hashes
         if index == len(hashes):
             parent = hashes[-1] if hashes else hashlib.sha256(b"pagechat" + sequence.salt).digest()
-            hashes.append(hashlib.sha256(parent + array("q", tokens).tobytes()).digest())
+            hashes.append(hashlib.sha256(parent + struct.pack(f"{len(tokens)}q", *tokens)).digest())
         return hashes[index]

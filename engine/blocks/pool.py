@@ -1,18 +1,20 @@
 """Physical blocks: how many owners each has, which hold reusable content, and who is taken next.
 
 The pool counts references and keeps content addressable; it does not know sequences or tables
-(paged.py does) and holds no tensor. Every operation is O(1) and allocates no object per block.
+(paged.py does) and holds no tensor. Every operation is O(1) for each block it is asked for.
 
 ```
         head                                                       tail
 list:   free  free  free | cached (oldest) ............. cached (newest)
-        ^ take() pops here, evicting content if there is any
+        ^ take() begins here, evicting content if there is any
 ```
 Free blocks (no content) stand before cached ones (content, no owner), so content is dropped only
 when nothing else is left, least recently used first.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from engine.blocks.events import EventLog
 
@@ -46,20 +48,21 @@ class BlockPool:
         """Blocks without content."""
         return self.available - self.cached
 
-    def take(self) -> int:
-        """The next block, with one reference and no content; a cached block loses its content first."""
-        block = self._next[0]
-        if block == 0:
-            raise OutOfBlocks(f"all {self.num_blocks} blocks have owners")
-        after = self._next[block]
-        self._next[0], self._prev[after] = after, 0
-        self.available -= 1
-        if self._hash[block] is not None:
-            self.cached -= 1
-            self._forget(block)
-            self._events.add("evict", block)
-        self.refs[block] = 1
-        return block
+    def take(self, count: int) -> list[int]:
+        """The next blocks, each with one reference and no content; cached blocks lose their content first."""
+        if count > self.available:
+            raise OutOfBlocks(f"{count} of {self.num_blocks} blocks asked for, {self.available} without owner")
+        refs, hashes, after = self.refs, self._hash, self._next
+        taken, block = [], after[0]
+        for _ in range(count):
+            refs[block] = 1
+            taken.append(block)
+            if hashes[block] is not None:
+                self._evict(block)
+            block = after[block]
+        after[0], self._prev[block] = block, 0
+        self.available -= count
+        return taken
 
     def acquire(self, block: int) -> bool:
         """One more reference to a block with content or owners. True when it had no owner (a cache hit)."""
@@ -71,19 +74,23 @@ class BlockPool:
         self.refs[block] += 1
         return revived
 
-    def release(self, block: int) -> None:
-        """One reference less. Without owners a block goes to the list: content to its tail, none to its head."""
-        refs = self.refs[block] - 1
-        if refs < 0 or block == 0:
-            raise ValueError(f"block {block} released more often than taken")
-        self.refs[block] = refs
-        if refs == 0:
-            self.available += 1
-            if self._hash[block] is None:
-                self._link(0, block)
-            else:
-                self.cached += 1
-                self._link(self._prev[0], block)
+    def release(self, blocks: Iterable[int]) -> None:
+        """One reference less of each. Without owners, blocks with content go to the list's tail, one behind another;
+        those with none go to its head, each before the last."""
+        refs, hashes = self.refs, self._hash
+        free: list[int] = []
+        cached: list[int] = []
+        for block in blocks:
+            left = refs[block] - 1
+            if left < 0 or block == 0:
+                raise ValueError(f"block {block} released more often than taken")
+            refs[block] = left
+            if left == 0:
+                (free if hashes[block] is None else cached).append(block)
+        self._link(0, reversed(free))
+        self._link(self._prev[0], cached)
+        self.available += len(free) + len(cached)
+        self.cached += len(cached)
 
     def register(self, block: int, chain_hash: bytes, tokens: tuple[int, ...]) -> None:
         """Make the content of a full block addressable. The first block with this content keeps the name."""
@@ -121,22 +128,28 @@ class BlockPool:
         assert all(self._hash[block] == name for name, block in self._index.items()), "the index is exact"
         assert len(self._index) == sum(name is not None for name in self._hash), "every content is indexed once"
 
-    def _forget(self, block: int) -> None:
+    def _evict(self, block: int) -> None:
         name = self._hash[block]
         assert name is not None
         del self._index[name]
         self._hash[block] = None
         self._tokens[block] = ()
+        self.cached -= 1
+        self._events.add("evict", block)
 
     def _unlink(self, block: int) -> None:
         before, after = self._prev[block], self._next[block]
         self._next[before] = after
         self._prev[after] = before
 
-    def _link(self, before: int, block: int) -> None:
-        after = self._next[before]
-        self._next[before] = self._prev[after] = block
-        self._prev[block], self._next[block] = before, after
+    def _link(self, before: int, blocks: Iterable[int]) -> None:
+        """Put the blocks, in this order, behind `before`."""
+        behind, back = self._next, self._prev
+        after = behind[before]
+        for block in blocks:
+            behind[before], back[block] = block, before
+            before = block
+        behind[before], back[after] = after, before
 
     def _listed(self) -> list[int]:
         blocks, block = [], self._next[0]

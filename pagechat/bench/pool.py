@@ -74,9 +74,14 @@ LOADS = (
 
 def measure(loads: Sequence[Load], rounds: int) -> list[Cost]:
     """Prefill each load, then decode in rounds, each load in turn: what disturbs the machine disturbs them all."""
-    benches = [_Bench(load) for load in loads]
-    prefill = [bench.prefill() for bench in benches]
-    decode = [[bench.decode((bench.load.output - 2) // rounds) for bench in benches] for _ in range(rounds)]
+    gc.collect()
+    gc.freeze()  # what this process had before is none of the loads' business
+    try:
+        benches = [_Bench(load) for load in loads]
+        prefill = [bench.prefill() for bench in benches]
+        decode = [[bench.decode((bench.load.output - 2) // rounds) for bench in benches] for _ in range(rounds)]
+    finally:
+        gc.unfreeze()
     return [
         Cost(
             load=load,

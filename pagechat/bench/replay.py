@@ -200,15 +200,13 @@ class Replay:
         self._cached += scheduler.take_hit_tokens()
         self._measure()
         self._count(duration, 1, 0)
-        ended, sampled = [], 0
-        for span in spans:
-            sequence = span.sequence
+        sampling = [span.sequence for span in spans if span.start + span.count == len(span.sequence.tokens)]
+        ended = []
+        for sequence in sampling:
             generated = sequence.tokens
-            if span.start + span.count == len(generated):
-                generated.append(0)
-                sampled += 1
-                if len(generated) - sequence.prompt_len >= sequence.sampling.max_tokens:
-                    ended.append(sequence)
+            generated.append(0)
+            if len(generated) - sequence.prompt_len >= sequence.sampling.max_tokens:
+                ended.append(sequence)
         for sequence in ended:
             scheduler.remove(sequence)
             self._finished += 1
@@ -216,7 +214,7 @@ class Replay:
         self._steps += 1
         self._scheduled += tokens
         preempted, self._preemptions = scheduler.preemptions > self._preemptions, scheduler.preemptions
-        if self._run_ahead and not ended and not preempted and tokens == sampled == len(scheduler.running):
+        if self._run_ahead and not ended and not preempted and tokens == len(sampling) == len(scheduler.running):
             self._skip(duration)
 
     def _skip(self, duration: int) -> None:
@@ -257,12 +255,11 @@ class Replay:
         size, moment = self.setup.block_size, self._moment
         pool, running = self.blocks.pool, self.scheduler.running
         moment.allocated = (pool.num_blocks - pool.available) * size
-        # Blocks that sequences share are full, so each empty slot belongs to one of them.
-        moment.empty = sum([len(s.table) * size - s.computed for s in running])
+        # Blocks that sequences share are full, so each empty slot belongs to one of them, as room to grow.
+        moment.empty = sum([s.room - s.computed for s in running])
         if not self.blocks.shares:
             # The last token ends its request: nothing is computed with it, so it needs no slot.
-            ends = [len(s.table) * size - (s.prompt_len + s.sampling.max_tokens - 1) for s in running]
-            moment.never = sum(ends)
+            moment.never = sum([s.room - s.prompt_len - s.sampling.max_tokens + 1 for s in running])
             moment.external = pool.available * size if self._head_fits_nowhere() else 0
 
     def _head_fits_nowhere(self) -> bool:

@@ -1,7 +1,11 @@
 """Continuous batching, preemption and refusal, with an executor that checks every slot it reads."""
 
+import random
+
 import pytest
 
+from engine.blocks import POLICIES, Policy
+from engine.protocol import BeamParams
 from engine.sequence import Step
 from tests.engine.fakes import ContentExecutor, expected_answer, make_core, request, run, tokens_of
 
@@ -135,3 +139,32 @@ def test_a_workload_of_twice_the_pool_makes_steady_progress() -> None:
     run(core)
     needed = 8 * (10 + 9)
     assert core._executor.computed <= 2 * needed, "recomputation stays below the work itself"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_decoding_in_place_is_what_growing_one_by_one_would_be(policy: Policy) -> None:
+    def history(seed: int, *, in_place: bool) -> tuple[list[object], int]:
+        """What each step gave, took and said, and the preemptions. The order within a step may differ, and with it
+        which blocks are taken later."""
+        choose = random.Random(seed)
+        core = make_core(choose.randint(12, 40), step_tokens=12, max_running=8, prefix_cache=False, policy=policy)
+        if not in_place:
+            core.blocks.decode_in_place = lambda running: ({}, running)  # type: ignore[method-assign]
+        for name in range(10):
+            beam = BeamParams(width=3) if policy == "paged" and name % 5 == 4 else None
+            prompt = [name] * choose.randint(1, 20)
+            core.add(request(str(name), prompt, choose.randint(1, 16), n=choose.choice([1, 1, 3]), beam=beam))
+        steps: list[object] = []
+        while core.has_work:
+            outputs, report = core.step()
+            said = sorted((output.request_id, output.index, output.tokens) for output in outputs)
+            events = sorted((event.kind, event.seq, event.index) for event in report.events) if report else []
+            steps.append((said, events, dict(report.lengths) if report else {}))
+        return steps, core.scheduler.preemptions
+
+    preemptions = 0
+    for seed in range(12):
+        quick, slow = history(seed, in_place=True), history(seed, in_place=False)
+        assert quick == slow
+        preemptions += quick[1]
+    assert (preemptions > 0) == (policy == "paged"), "the cases in which the plan is changed again"
