@@ -1,8 +1,9 @@
 """Structured output: grammars, compiled beside the step loop, and the masks of tokens they allow.
 
-llguidance does the work. Compiling takes from a millisecond to some seconds (one of them, once, to read the model's
-tokenizer) and runs in a thread of its own. A mask takes from 50 microseconds to some milliseconds: it is begun, in
-another thread, as soon as the token before it is known, so it is there when the next step's logits are.
+llguidance does the work. Compiling takes from a millisecond to some seconds and runs in a thread of its own. A mask
+takes from 50 microseconds to some milliseconds: it is begun, in another thread, as soon as the token before it is
+known, so it is there when the next step's logits are. Only one thing holds the steps up: llguidance keeps the
+interpreter to itself while it reads the model's tokenizer, once, when the first grammar comes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from engine.protocol import Grammar
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-_REMEMBERED = 64
+_REMEMBERED = 32
 """Compiled grammars that are kept."""
 
 _LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
