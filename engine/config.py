@@ -21,15 +21,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Bytes for KV; None: a sensible share of what is free on the device."""
     max_context: int | None = None
     """None: the model's own limit."""
-    step_tokens: int = 512
-    """Token budget: most tokens computed in one step, over all sequences."""
-    max_running: int = 256
-    """Most sequences in one step."""
+    step_tokens: int | None = None
+    """Token budget: most tokens computed in one step, over all sequences. None: 512 on a CPU, 8192 on a GPU, which
+    computes so many at about the same speed as more."""
+    max_running: int | None = None
+    """Most sequences in one step. None: 256 on a CPU, 512 on a GPU."""
     prefix_cache: bool = True
     policy: Policy = "paged"
     """How blocks are given to sequences; the contiguous ones are there to be compared with."""
     swap_memory: int = 0
     """Bytes of host memory for the KV of preempted sequences; 0: preempted sequences are always recomputed."""
+    random_weights: bool = False
+    """The model's directory needs no weights: they are random. For measuring speed."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of weights and KV. auto: what this device computes fastest."""
     device: str = "auto"
@@ -39,3 +42,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """ZeroMQ endpoint bound by the front: commands in, replies out."""
     telemetry_endpoint: str = ""
     """ZeroMQ endpoint bound by the front: telemetry out."""
+
+    def limits(self, device: str) -> tuple[int, int]:
+        """(step_tokens, max_running) on a device."""
+        tokens, running = (512, 256) if device == "cpu" else (8192, 512)
+        return self.step_tokens or tokens, self.max_running or running

@@ -7,7 +7,7 @@ something that has no model) and turns each step into outputs for clients and a 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +16,8 @@ from engine.accounting import Accounting
 from engine.beam import BeamGroup, BeamSearch
 from engine.blocks import Policy, make_tables
 from engine.blocks.tables import Match
+from engine.flights import Executor, Flight, Flights, PipelinedExecutor
+from engine.grammar_queue import GrammarError, GrammarQueue
 from engine.preemption import PreemptionCosts
 from engine.protocol import (
     AddRequest,
@@ -33,11 +35,11 @@ from engine.scheduler import Scheduler
 from engine.sequence import Sequence, Step, StepResult
 from engine.sessions import Sessions
 
+if TYPE_CHECKING:
+    from engine.grammar import GrammarCompiler, Matcher
 
-class Executor(Protocol):
-    """What computes a step."""
-
-    def execute(self, step: Step) -> StepResult: ...
+_IDLE_PATIENCE = 0.005
+"""Seconds a step waits for a grammar when nothing else is there to do."""
 
 
 class EngineCore:
@@ -45,7 +47,7 @@ class EngineCore:
 
     def __init__(
         self,
-        executor: Executor,
+        executor: Executor | PipelinedExecutor,
         *,
         num_blocks: int,
         block_size: int,
@@ -56,6 +58,7 @@ class EngineCore:
         prefix_cache: bool = True,
         policy: Policy = "paged",
         host_slots: int = 0,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self.max_context = min(max_context, num_blocks * block_size)
         self.vocab_size = vocab_size
@@ -77,8 +80,12 @@ class EngineCore:
             costs=self.costs,
         )
         self.accounting = Accounting(num_blocks, block_size, self.max_context)
-        self._executor = executor
+        self.executor = executor
+        self._flights = Flights(executor)
+        self._dependent: set[str] = set()
+        """Requests whose next step needs the tokens of the last one here: while there are any, no step runs ahead."""
         self._requests: dict[str, Request] = {}
+        self._compiling = GrammarQueue(grammars)
         self._next_sequence = 1
         self._pending: list[TokenOutput] = []
         self._report = -1
@@ -86,7 +93,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """True while a call to `step` would do something."""
-        return bool(self._requests or self._pending)
+        return bool(self._requests or self._pending or self._compiling or self._flights)
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -94,10 +101,17 @@ class EngineCore:
         """Queue a request. One that can never be served is refused in the next step's outputs, with the numbers."""
         refusal = self._refusal(message)
         if refusal:
-            code, text = refusal
-            self._pending.append(TokenOutput(message.request_id, (), "error", len(message.prompt), 0, text, code))
-            return
+            self._refuse(message, *refusal)
+        elif message.sampling.grammar:
+            self._compiling.add(message, message.sampling.grammar)
+        else:
+            self._begin(message)
+
+    def _begin(self, message: AddRequest, matcher: Matcher | None = None) -> None:
         sequences = [self._sequence(message, index) for index in range(1 if message.beam else message.n)]
+        for sequence in sequences:
+            if matcher and sequence.shaping:
+                sequence.shaping.matcher = matcher.fork()
         first = sequences[0]
         group = None
         if message.beam:
@@ -113,39 +127,53 @@ class EngineCore:
         else:
             queued = sequences
         self._requests[message.request_id] = Request(message, sequences, group)
+        if not all(sequence.runs_ahead for sequence in sequences):
+            self._dependent.add(message.request_id)
         self.accounting.begin(message)
         for sequence in queued:
             self.scheduler.add(sequence)
 
     def abort(self, request_id: str) -> TokenOutput | None:
         """End a request and give its blocks back. None when there is no such request (it may just have finished)."""
-        request = self._requests.pop(request_id, None)
+        compiling = self._compiling.remove(request_id)
+        if compiling:
+            return TokenOutput(request_id, (), "abort", len(compiling.prompt))
+        request = self._requests.get(request_id)
         if request is None:
             return None
         for sequence in request.living():
+            del sequence.tokens[sequence.known :]
+            sequence.computed = min(sequence.computed, sequence.known)
             self.scheduler.remove(sequence, keep=request.keeps(sequence))
-        self.accounting.end(request.message)
+        self._forget(request)
         return request.output((), 0, "abort")
 
     # -- steps ---------------------------------------------------------------------------------
 
     def step(self) -> tuple[list[TokenOutput], StepReport | None]:
-        """Compute one step. (new tokens and ends, what changed); no report when nothing did."""
+        """Schedule a step, and take in the oldest one on its way. (new tokens and ends, what changed).
+
+        With an executor that computes at once this is one and the same step; with a pipelined one the device computes
+        the next step while the tokens of the last one are told. No report when no step was taken in.
+        """
+        self._begin_compiled()
         started = time.perf_counter()
-        step = self.scheduler.schedule()
         outputs, self._pending = self._pending, []
-        outputs += [self._fail(sequence) for sequence in self.scheduler.take_stuck()]
-        if step is None:
+        step = None
+        if not self._flights or (self._runs_ahead and len(self._flights) < self._flights.depth):
+            step = self.scheduler.schedule(alone=not self._flights)
+            outputs += [self._fail_for_memory(sequence) for sequence in self.scheduler.take_stuck()]
+        if step is not None:
+            self.accounting.saw_step(step)
+            flight = self._flights.launch(step, started, promise=self._runs_ahead)
+            for sequence, place in flight.promised:
+                if self._is_full(sequence, place + 1):
+                    self.scheduler.pause(sequence)
+            if self._runs_ahead and len(self._flights) < self._flights.depth:
+                return outputs, None
+        if not self._flights:
             return outputs, self.flush()
-        self.accounting.saw_step(step)
-        result = self._executor.execute(step)
-        generated = self._commit(step, result, outputs)
-        duration = time.perf_counter() - started
-        self._learn_costs(step, result, duration)
-        reading = [span for span in step.spans if span.start < span.sequence.prompt_len]
-        prompt_tokens = sum(min(span.count, span.sequence.prompt_len - span.start) for span in reading)
-        hits = self.scheduler.take_hit_tokens()
-        return outputs, self._make_report(duration, prompt_tokens, hits, generated)
+        return outputs, self._land(outputs)
 
     def flush(self) -> StepReport | None:
         """A report of what changed outside a step (aborts, sessions), if anything did."""
@@ -174,16 +202,17 @@ class EngineCore:
                 parent = sequence
         if parent is None or not parent.table or not self.blocks.shares:
             return 0
+        shared = min(parent.computed, parent.known)
         child = Sequence(
             id=self._take_sequence_id(),
             request_id="",
             session=target,
-            tokens=parent.tokens[: parent.computed],
-            prompt_len=parent.computed,
+            tokens=parent.tokens[:shared],
+            prompt_len=shared,
             sampling=parent.sampling,
             salt=parent.salt,
         )
-        self.blocks.fork(parent, child, parent.computed)
+        self.blocks.fork(parent, child, shared)
         self.accounting.fork(source, target)
         self.sessions.keep(child)
         return child.computed
@@ -238,18 +267,69 @@ class EngineCore:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _commit(self, step: Step, result: StepResult, outputs: list[TokenOutput]) -> int:
+    def _begin_compiled(self) -> None:
+        """Queue, or refuse, the requests whose grammar needs no more waiting."""
+        patience = 0.0 if self._requests or self._pending else _IDLE_PATIENCE
+        for message, outcome in self._compiling.take(patience):
+            if isinstance(outcome, GrammarError):
+                self._refuse(message, "bad_request", str(outcome))
+            else:
+                self._begin(message, outcome)
+
+    def _refuse(self, message: AddRequest, code: ErrorCode, text: str) -> None:
+        self._pending.append(TokenOutput(message.request_id, (), "error", len(message.prompt), 0, text, code))
+
+    @property
+    def _runs_ahead(self) -> bool:
+        """Whether the next step can do without the tokens of the last one being known here."""
+        return self._flights.depth > 1 and not self._dependent
+
+    def _land(self, outputs: list[TokenOutput]) -> StepReport:
+        flight, result, duration = self._flights.land()
+        step = flight.step
+        take_in = self._keep_promises if flight.promised else self._commit
+        generated = take_in(flight, result, outputs)
+        self._learn_costs(step, result, duration)
+        reading = [span for span in step.spans if span.start < span.sequence.prompt_len]
+        prompt_tokens = sum(min(span.count, span.sequence.prompt_len - span.start) for span in reading)
+        return self._make_report(duration, prompt_tokens, self.scheduler.take_hit_tokens(), generated)
+
+    def _keep_promises(self, flight: Flight, result: StepResult, outputs: list[TokenOutput]) -> int:
+        """Put the tokens in their places and end what is done. Returns how many were generated."""
+        kept = [(s, place, t) for (s, place), t in zip(flight.promised, result.tokens, strict=True) if not s.ended]
+        for sequence, place, token in kept:
+            sequence.tokens[place] = token
+        self.blocks.publish_late()
+        for sequence, place, token in kept:
+            if not sequence.ended:  # with another of its request, that failed
+                outputs.append(self._answer(sequence, token, place + 1))
+        return len(kept)
+
+    def _is_full(self, sequence: Sequence, length: int) -> bool:
+        """So long, it ends whatever its last token is."""
+        return length - sequence.prompt_len >= sequence.sampling.max_tokens or length >= self.max_context
+
+    def _forget(self, request: Request) -> None:
+        """A request has ended."""
+        del self._requests[request.message.request_id]
+        self._dependent.discard(request.message.request_id)
+        self.accounting.end(request.message)
+
+    def _commit(self, flight: Flight, result: StepResult, outputs: list[TokenOutput]) -> int:
         """Append the sampled tokens and end what is done. Returns how many tokens were generated."""
+        step = flight.step
         self._tell_prompt_logprobs(step, result, outputs)
         tokens = iter(result.tokens)
         logprobs = iter(result.logprobs or [None] * len(result.tokens))
         generated = 0
         sampling = [[span.sequence, *span.forks] for span in step.spans if span.samples]
         for sequences in sampling:
-            for sequence in sequences:
-                if sequence.group is None:
+            for sequence in [sequence for sequence in sequences if sequence.group is None]:
+                token, logprob = next(tokens), next(logprobs)
+                if sequence.request_id in self._requests:  # it may just have failed with another of its sequences
                     generated += 1
-                    outputs.append(self._append(sequence, next(tokens), next(logprobs)))
+                    sequence.tokens.append(token)
+                    outputs.append(self._answer(sequence, token, len(sequence.tokens), logprob))
         groups = {id(s.group): s.group for sequences in sampling for s in sequences if s.group and s.id in result.top}
         for group in groups.values():
             generated += len(group.beams)
@@ -263,24 +343,30 @@ class EngineCore:
             output = self._requests[sequence.request_id].output((), sequence.index, None)
             outputs.append(msgspec.structs.replace(output, prompt_logprobs=tuple(found)))
 
-    def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> TokenOutput:
-        request = self._requests[sequence.request_id]
-        sequence.tokens.append(token)
-        length, sampling = len(sequence.tokens), sequence.sampling
+    def _answer(
+        self, sequence: Sequence, token: int, length: int, logprobs: TokenLogprobs | None = None
+    ) -> TokenOutput:
+        """What a token means that made the sequence `length` long: something to tell, perhaps the end."""
+        request, sampling = self._requests[sequence.request_id], sequence.sampling
+        matcher = sequence.shaping.matcher if sequence.shaping else None
+        grammar_ended = matcher is not None and matcher.take(token)
+        if matcher and matcher.error:
+            return self._fail(sequence, "bad_request", f"the grammar cannot be followed further: {matcher.error}")
         reason: FinishReason | None = None
-        if token in sampling.stop_token_ids:
+        if grammar_ended or token in sampling.stop_token_ids:
             reason = "stop"
-        elif length - sequence.prompt_len >= sampling.max_tokens or length >= self.max_context:
+        elif self._is_full(sequence, length):
             reason = "length"
         output = request.output((token,), sequence.index, reason)
         if length == sequence.prompt_len + 1:
             miss = request.miss(sequence, self.sessions.get(sequence.session), self.blocks.block_size)
             output = msgspec.structs.replace(output, miss=miss)
         if reason:
+            del sequence.tokens[length:]  # promised by a step that did not know of the end
+            sequence.computed = min(sequence.computed, length)
             self.scheduler.remove(sequence, keep=request.keeps(sequence))
             if request.finished(sequence):
-                del self._requests[sequence.request_id]
-                self.accounting.end(request.message)
+                self._forget(request)
         if logprobs:
             output = msgspec.structs.replace(output, logprobs=(logprobs,))
         return output
@@ -295,8 +381,7 @@ class EngineCore:
         if choices is None:
             for beam in beams:
                 self.scheduler.remove(beam)
-            del self._requests[beams[0].request_id]
-            self.accounting.end(request.message)
+            self._forget(request)
             return request.beam_outputs(group.search, self.max_context)
         group.beams = []
         continued: set[int] = set()
@@ -348,19 +433,23 @@ class EngineCore:
         self._next_sequence += 1
         return self._next_sequence - 1
 
-    def _fail(self, sequence: Sequence) -> TokenOutput:
-        """End a request that cannot fit beside what is pinned."""
-        request = self._requests.pop(sequence.request_id)
+    def _fail(self, sequence: Sequence, code: ErrorCode, text: str) -> TokenOutput:
+        """End a request that cannot go on."""
+        request = self._requests[sequence.request_id]
         for other in request.living():
             self.scheduler.remove(other)
-        self.accounting.end(request.message)
+        self._forget(request)
+        return msgspec.structs.replace(request.output((), sequence.index, "error"), message=text, code=code)
+
+    def _fail_for_memory(self, sequence: Sequence) -> TokenOutput:
+        """It cannot fit beside what is pinned."""
         pool, pinned = self.blocks.pool, self.sessions.pinned_blocks
         text = (
             f"the request needs more blocks than it can ever get: {len(sequence.tokens)} tokens so far, "
             f"{pool.available} of {pool.num_blocks} blocks of {self.blocks.block_size} available"
             + (f", {pinned} held by pinned sessions" if pinned else "")
         )
-        return msgspec.structs.replace(request.output((), sequence.index, "error"), message=text, code="too_long")
+        return self._fail(sequence, "too_long", text)
 
     def _learn_costs(self, step: Step, result: StepResult, duration: float) -> None:
         tokens = sum(span.count for span in step.spans)
@@ -394,7 +483,7 @@ class EngineCore:
         prompt, places = len(message.prompt), message.beam.width if message.beam else message.n
         size, num_blocks = self.blocks.block_size, self.blocks.pool.num_blocks
         pool = f"the KV pool has {num_blocks} blocks of {size} = {num_blocks * size} slots"
-        if message.request_id in self._requests:
+        if message.request_id in self._requests or message.request_id in self._compiling:
             return "bad_request", f"request id {message.request_id!r} is in use"
         if prompt == 0:
             return "bad_request", "the prompt has no tokens"
@@ -406,6 +495,8 @@ class EngineCore:
         problem = sampling_rules.problem(message, self.vocab_size)
         if problem:
             return "bad_request", problem
+        if message.sampling.grammar and self._compiling.compiler is None:
+            return "bad_request", "this engine has no tokenizer, which grammars need"
         if places > self.scheduler.max_running:
             return "bad_request", f"{places} answers at once, but only {self.scheduler.max_running} sequences may run"
         if message.beam and not self.blocks.shares:

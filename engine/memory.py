@@ -1,4 +1,4 @@
-"""How much memory the KV pool gets. Reads what the device has free; allocates nothing."""
+"""How much memory the KV pool gets: of what the device has free, on a GPU after the largest step was tried."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.models.errors import ModelError
+from engine.protocol import SamplingParams
 
 if TYPE_CHECKING:
     from engine.models.loading import LoadedModel
@@ -19,8 +20,10 @@ _CPU_SHARE, _CPU_MOST = 0.25, 2 << 30
 tokens of the default model). Pages of the pool take memory when first written, not before."""
 _CPU_FOR_ONE_CONTEXT = 0.6
 """Share that may be taken so that at least one sequence of full length fits."""
-_GPU_SHARE = 0.85
-"""The rest is for activations and the allocator's slack; a GPU that serves a model serves nothing else."""
+_GPU_SHARE = 0.9
+"""Of the device, for weights, the largest step's activations and KV together, as vLLM's default."""
+_GPU_SLACK = 1 << 29
+"""For what is not measured: CUDA graphs, compiled kernels, the allocator's rounding."""
 
 
 def choose_num_blocks(config: EngineConfig, model: LoadedModel) -> int:
@@ -43,7 +46,7 @@ def choose_num_blocks(config: EngineConfig, model: LoadedModel) -> int:
         context = (-(-model.info.max_context // config.block_size) + 1) * block_bytes
         budget = int(max(min(free * _CPU_SHARE, _CPU_MOST), min(context, free * _CPU_FOR_ONE_CONTEXT)))
     else:
-        budget = int(free * _GPU_SHARE)
+        budget = _gpu_budget(config, model)
     blocks = budget // block_bytes - 1
     if blocks < 1:
         raise ModelError(
@@ -51,6 +54,41 @@ def choose_num_blocks(config: EngineConfig, model: LoadedModel) -> int:
             f"two, and {_mib(budget)} are set aside for it ({_mib(free)} free on {model.device})."
         )
     return blocks
+
+
+def _gpu_budget(config: EngineConfig, model: LoadedModel) -> int:
+    """What is left of this process's share, or of what other processes leave, after the largest step."""
+    activations = _measure_activations(config, model)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(model.device)
+    ours = torch.cuda.memory_reserved(model.device)
+    return int(min(total * _GPU_SHARE - ours, free) - activations - _GPU_SLACK)
+
+
+@torch.inference_mode()
+def _measure_activations(config: EngineConfig, model: LoadedModel) -> int:
+    """Bytes that a step of as many tokens, and the logits of as many sequences, as there may be takes beside KV."""
+    from engine.runner import Runner
+    from engine.sequence import Sequence, Span, Step
+
+    step_tokens, max_running = config.limits(model.device)
+    count = min(step_tokens, model.info.max_context)
+    blocks = -(-count // config.block_size)
+    runner = Runner(model, blocks, config.block_size)
+    sequence = Sequence(
+        id=0,
+        request_id="",
+        session="",
+        tokens=[0] * count,
+        prompt_len=count,
+        sampling=SamplingParams(max_tokens=1, temperature=0, seed=0),
+        table=list(range(1, blocks + 1)),
+    )
+    torch.cuda.reset_peak_memory_stats(model.device)
+    before = torch.cuda.memory_allocated(model.device)
+    runner.execute(Step(0, [Span(sequence, 0, count)]))
+    peak = torch.cuda.max_memory_allocated(model.device) - before
+    return peak + max_running * model.config.vocab_size * model.dtype.itemsize
 
 
 def available_bytes(device: str) -> int:

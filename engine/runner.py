@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from engine.models.loading import LoadedModel
 
 
+def make_runner(
+    model: LoadedModel, num_blocks: int, block_size: int, host_slots: int = 0, max_running: int = 256
+) -> Runner:
+    """The executor for the model's device; `max_running` sequences at most will be in a step."""
+    if model.device == "cpu":
+        return Runner(model, num_blocks, block_size, host_slots)
+    from engine.cuda.runner import CudaRunner  # needs Triton
+
+    return CudaRunner(model, num_blocks, block_size, host_slots, max_running)
+
+
 class InconsistentStep(RuntimeError):
     """A step that would read or write memory that is not its sequences' own. Always a bug of the scheduler."""
 

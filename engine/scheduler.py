@@ -75,6 +75,7 @@ class Scheduler:
 
     def remove(self, sequence: Sequence, *, keep: bool = False) -> None:
         """Take a sequence out, wherever it stands. Its blocks go back, or (`keep`) stay as its session's resident."""
+        sequence.ended = True
         if sequence in self.running:
             self.running.remove(sequence)
         elif sequence in self.waiting:
@@ -88,14 +89,21 @@ class Scheduler:
         """Start a running sequence that shares all blocks of another running one."""
         self._fork(parent, child, parent.computed)
 
-    def schedule(self) -> Step | None:
-        """The next step, or None when nothing can be computed. Blocks are taken and tokens counted as computed."""
+    def pause(self, sequence: Sequence) -> None:
+        """It has all its tokens, or is promised them: it keeps its blocks until it is removed, and computes no more."""
+        self.running.remove(sequence)
+
+    def schedule(self, alone: bool = True) -> Step | None:
+        """The next step, or None when nothing can be computed. Blocks are taken and tokens counted as computed.
+
+        `alone`: no other step is on its way, whose end might free blocks.
+        """
         plan = _Plan(self.step_tokens)
         self._fork_beams()
         self._schedule_running(plan)
         self.blocks.publish_spans(plan.spans.values())
         if not plan.preempted:
-            self._admit_waiting(plan)
+            self._admit_waiting(plan, alone)
         if not plan.spans:
             return None
         self._fork_answers(plan)
@@ -212,13 +220,13 @@ class Scheduler:
 
     # -- waiting -------------------------------------------------------------------------------
 
-    def _admit_waiting(self, plan: _Plan) -> None:
+    def _admit_waiting(self, plan: _Plan, alone: bool) -> None:
         while self.waiting and plan.budget > 0:
             sequence = self.waiting[0]
             if self._places_taken() + _places(sequence) > self.max_running:
                 return
             if not self._admit(sequence):
-                if not self.running and not plan.spans:
+                if alone and not self.running and not plan.spans:
                     self._stuck.append(self.waiting.popleft())
                 return
             self.waiting.popleft()

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from engine.beam import BeamGroup
 
 
+UNKNOWN = -1
+"""A token that a step on its way will bring."""
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """One stream of tokens. `tokens[:computed]` have their KV in `table`'s blocks.
@@ -32,7 +36,7 @@ class Sequence:
     request_id: str
     session: str
     tokens: list[int]
-    """Prompt and generated token ids."""
+    """Prompt and generated token ids; the last ones may still be UNKNOWN."""
     prompt_len: int
     sampling: SamplingParams
     salt: bytes = b""
@@ -64,8 +68,29 @@ class Sequence:
     scored: int = 0
     """Prompt tokens whose log probabilities have been told, the first one (which has none) not counted."""
 
+    ended: bool = False
+    """Has been taken out for good."""
+
     def __post_init__(self) -> None:
         self.shaping = Shaping.of(self.sampling, self.prompt_len)
+
+    @property
+    def known(self) -> int:
+        """Tokens that are not UNKNOWN."""
+        count = len(self.tokens)
+        while count and self.tokens[count - 1] == UNKNOWN:
+            count -= 1
+        return count
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the device can go on with it before its last token is known here."""
+        return (
+            self.shaping is None
+            and self.group is None
+            and self.sampling.logprobs is None
+            and self.sampling.prompt_logprobs is None
+        )
 
     @property
     def scores_prompt(self) -> bool:

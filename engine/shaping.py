@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.protocol import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.grammar import Matcher
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -56,6 +60,8 @@ class Shaping:
         self.seen = SeenTokens(prompt_len) if _penalises(params) else None
         self.bias_tokens: Ints = np.array([token for token, _ in params.logit_bias], np.int32)
         self.bias_values: Floats = np.array([value for _, value in params.logit_bias], np.float32)
+        self.matcher: Matcher | None = None
+        """Where the sequence stands in its grammar; given to it before it is first scheduled."""
         self._always: Ints | None = None
         """The mask of allowed_token_ids and bad_token_ids, once it has been needed."""
 
@@ -63,16 +69,15 @@ class Shaping:
         """The packed mask (kernels.sampling.Mask) for the token after `generated` ones; None: all are allowed."""
         params = self._params
         too_early = generated < params.min_tokens and params.stop_token_ids
+        if params.grammar:
+            assert self.matcher is not None, "a sequence with a grammar is scheduled when that is compiled"
+            mask = self.matcher.mask()
+            return _without(mask, params.stop_token_ids) if too_early else mask
         if not (too_early or params.allowed_token_ids or params.bad_token_ids):
             return None
         if self._always is None:
-            self._always = _pack(params.allowed_token_ids or range(vocab), vocab)
-            _clear(self._always, params.bad_token_ids)
-        mask = self._always
-        if too_early:
-            mask = mask.copy()
-            _clear(mask, params.stop_token_ids)
-        return mask
+            self._always = _without(_pack(params.allowed_token_ids or range(vocab), vocab), params.bad_token_ids)
+        return _without(self._always, params.stop_token_ids) if too_early else self._always
 
 
 def _penalises(params: SamplingParams) -> bool:
@@ -86,8 +91,9 @@ def _pack(tokens: Collection[int], vocab: int) -> Ints:
     return np.packbits(flags, bitorder="little").view(np.int32)
 
 
-def _clear(mask: Ints, tokens: Iterable[int]) -> None:
-    """Forbid these tokens, in place."""
-    words = mask.view(np.uint32)
+def _without(mask: Ints, tokens: Iterable[int]) -> Ints:
+    """The mask less these tokens, unless that leaves none."""
+    words = mask.copy().view(np.uint32)
     for token in tokens:
         words[token // 32] &= ~np.uint32(1 << token % 32)
+    return words.view(np.int32) if words.any() else mask

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from engine.blocks.events import EventLog
 from engine.blocks.tables import BlockTables, Match, Moves
 from engine.protocol import EventKind
-from engine.sequence import Sequence, Span, common_prefix
+from engine.sequence import UNKNOWN, Sequence, Span, common_prefix
 
 
 class PagedBlocks(BlockTables):
@@ -40,6 +40,8 @@ class PagedBlocks(BlockTables):
         self._host_left: list[int] = []
         """Slots given up for the step under way: free behind it."""
         self._moves = Moves([], [], [])
+        self._late: list[Span] = []
+        """Spans that fill a block with a token that is not known yet."""
 
     # -- admission -----------------------------------------------------------------------------
 
@@ -130,6 +132,15 @@ class PagedBlocks(BlockTables):
         size = self.block_size
         if self._prefix_cache:
             for span in [span for span in spans if span.start % size + span.count >= size]:  # those that fill a block
+                if span.sequence.tokens[span.start + span.count - 1] == UNKNOWN:
+                    self._late.append(span)
+                else:
+                    self.publish(span.sequence, span.start)
+
+    def publish_late(self) -> None:
+        late, self._late = self._late, []
+        for span in late:
+            if not span.sequence.ended:
                 self.publish(span.sequence, span.start)
 
     def take_moves(self) -> Moves:

@@ -65,7 +65,10 @@ class BlockTables:
         """Make the blocks that tokens `start .. computed-1` filled addressable."""
 
     def publish_spans(self, spans: Iterable[Span]) -> None:
-        """`publish` for all spans of a step."""
+        """`publish` for all spans of a step; those whose last token is not known yet wait for `publish_late`."""
+
+    def publish_late(self) -> None:
+        """`publish` what waited, now that its tokens are known."""
 
     def take_moves(self) -> Moves:
         """The KV to move before the next forward, once."""

@@ -67,10 +67,6 @@ class CudaRunner(Runner):
                 self._graphs.capture(size, "split")
         torch.cuda.synchronize()
 
-    def overlaps(self, step: Step) -> bool:
-        """True when the next step can be launched before this one's tokens are known."""
-        return all(_is_plain(span.sequence) for span in step.spans)
-
     def execute(self, step: Step) -> StepResult:
         self.launch(step)
         return self.collect()
@@ -78,7 +74,7 @@ class CudaRunner(Runner):
     @torch.inference_mode()
     def launch(self, step: Step) -> None:
         """Start a step. Raises InconsistentStep before anything is written."""
-        if not self.overlaps(step):
+        if not all(span.sequence.runs_ahead for span in step.spans):
             for span in step.spans:
                 self._tables.forget(span.sequence)
             self._in_flight.append(super().execute(step))
@@ -239,16 +235,6 @@ class CudaRunner(Runner):
                 self._check_span(span)
         if len(written) < total or not 1 <= min(written) <= max(written) <= self.num_blocks:
             self._check(step)  # says which
-
-
-def _is_plain(sequence: Sequence) -> bool:
-    """Its next token needs nothing but its logits, temperature and filters, and is needed by nobody but itself."""
-    return (
-        sequence.shaping is None
-        and sequence.group is None
-        and sequence.sampling.logprobs is None
-        and not sequence.scores_prompt
-    )
 
 
 def _ids(tokens: Row[int], rows: NDArray[np.int32]) -> list[int]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.models.config import DecoderConfig, RopeConfig
-from engine.models.weights import Checkpoint
+from engine.models.weights import Checkpoint, RandomWeights
 from kernels import ops
 from kernels.ops import AttentionPlan, PackedLinear
 
@@ -105,7 +105,7 @@ def _llama3_frequencies(inv_freq: Tensor, rope: RopeConfig) -> Tensor:
 
 def build_decoder(
     config: DecoderConfig,
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint | RandomWeights,
     dtype: torch.dtype,
     device: str,
     progress: Callable[[int, int], None],

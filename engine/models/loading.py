@@ -13,7 +13,7 @@ from engine.config import EngineConfig
 from engine.models.config import DecoderConfig, read_config
 from engine.models.decoder import Decoder, build_decoder
 from engine.models.errors import ModelError
-from engine.models.weights import Checkpoint
+from engine.models.weights import Checkpoint, RandomWeights
 from engine.protocol import LoadProgress, ModelInfo
 
 
@@ -47,7 +47,7 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         progress(LoadProgress(stage="loading", detail=name, done=done, total=total))
 
     layer_done(0, decoder_config.num_layers)
-    checkpoint = Checkpoint(path)
+    checkpoint = RandomWeights(dtype, device) if config.random_weights else Checkpoint(path)
     with torch.inference_mode():
         decoder = build_decoder(decoder_config, checkpoint, dtype, device, layer_done)
     info = ModelInfo(

@@ -1,17 +1,19 @@
-"""A model directory's safetensors files, read by tensor name and memory-mapped. No other format is ever opened."""
+"""A model directory's safetensors files, read by tensor name and memory-mapped. No other format is ever opened.
+
+Or random numbers in their place, for who only measures speed.
+"""
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from engine.models.config import read_json
 from engine.models.errors import ModelError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -53,6 +55,24 @@ class Checkpoint:
         )
         if left:
             raise ModelError(f"The model has {len(left)} tensors that its config does not account for: {left[0]}, ...")
+
+
+class RandomWeights:
+    """Instead of a checkpoint: normal numbers of a small spread, made where they are used."""
+
+    def __init__(self, dtype: torch.dtype, device: str) -> None:
+        self._dtype, self._device = dtype, device
+        self._generator = torch.Generator(device).manual_seed(0)
+        self.parameters = 0
+        """Numbers made so far."""
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        self.parameters += prod(shape)
+        tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+        return tensor.normal_(1.0 if len(shape) == 1 else 0.0, 0.02, generator=self._generator)
+
+    def check_all_taken(self, ignored_suffixes: tuple[str, ...], ignored: tuple[str, ...]) -> None:
+        """There is nothing else."""
 
 
 def _file_names(directory: Path) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from engine.beam import BeamSearch
 from engine.core import EngineCore
 from engine.protocol import AddRequest, BeamParams, SamplingParams, StepReport, TokenOutput
-from engine.sequence import Span, Step, StepResult
+from engine.sequence import UNKNOWN, Span, Step, StepResult
 
 VOCAB = 50
 
@@ -64,6 +65,31 @@ class ContentExecutor:
             )
 
 
+class AheadExecutor(ContentExecutor):
+    """As a device that feeds each step's tokens to the next one by itself: they are handed over a step late."""
+
+    depth = 2
+
+    def __init__(self, num_blocks: int, block_size: int, host_slots: int = 0) -> None:
+        super().__init__(num_blocks, block_size, host_slots)
+        self._newest: dict[int, int] = {}
+        self._results: deque[StepResult] = deque()
+
+    def launch(self, step: Step) -> None:
+        there = {span.sequence: span.sequence.tokens for span in step.spans if span.sequence.tokens[-1] == UNKNOWN}
+        for sequence, tokens in there.items():
+            sequence.tokens = [*tokens[:-1], self._newest[sequence.id]]
+        result = self.execute(step)
+        for sequence, tokens in there.items():
+            sequence.tokens = tokens
+        samplers = [s for span in step.spans if span.samples for s in (span.sequence, *span.forks) if s.group is None]
+        self._newest.update({s.id: token for s, token in zip(samplers, result.tokens, strict=True)})
+        self._results.append(result)
+
+    def collect(self) -> StepResult:
+        return self._results.popleft()
+
+
 def prefix_digests(tokens: list[int]) -> list[int]:
     digests, digest = [], 1
     for token in tokens:
@@ -106,9 +132,10 @@ def expected_beams(prompt: list[int], max_tokens: int, beam: BeamParams, stop: t
         answers = [[*answers[parent], token] for parent, token in choices]
 
 
-def make_core(num_blocks: int, block_size: int = 4, **settings: int | bool | str) -> EngineCore:
+def make_core(num_blocks: int, block_size: int = 4, ahead: bool = False, **settings: int | bool | str) -> EngineCore:
     options = {"max_context": 10**6, "vocab_size": VOCAB, **settings}
-    executor = ContentExecutor(num_blocks, block_size, int(settings.get("host_slots", 0)))
+    make = AheadExecutor if ahead else ContentExecutor
+    executor = make(num_blocks, block_size, int(settings.get("host_slots", 0)))
     return EngineCore(executor, num_blocks=num_blocks, block_size=block_size, **options)  # type: ignore[arg-type]
 
 

@@ -189,7 +189,7 @@ def test_a_thousand_requests_in_a_tiny_pool_say_what_they_say_with_endless_memor
 def _gap_at_first_difference(core: EngineCore, prompt: list[int], one: list[int], other: list[int]) -> float:
     """Logit of the best token less that of the second, where two answers part."""
     common = next(index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
-    model = core._executor.model
+    model = core.executor.model
     reference = AutoModelForCausalLM.from_pretrained(model.info.path, dtype=torch.float32).eval()
     with torch.inference_mode():
         logits = reference(torch.tensor([[*prompt, *one[:common]]])).logits[0, -1]
@@ -203,12 +203,12 @@ def test_a_session_saved_to_disk_goes_on_after_a_restart_without_prefill(tiny: P
     first.add(ask("1", list(range(50, 81)), 6, session="chat", keep=True, sampling={"stop_token_ids": ()}))
     said = tokens_of(run(first)["1"])
     path = tmp_path / "chat.safetensors"
-    saved = SessionDesk(first, first._executor, tiny).answer(command("save", path))
+    saved = SessionDesk(first, first.executor, tiny).answer(command("save", path))
     assert saved.ok
     assert saved.tokens == 31 + 5
 
     second = make_core(model, 60, 8)
-    desk = SessionDesk(second, second._executor, tiny)
+    desk = SessionDesk(second, second.executor, tiny)
     restored = desk.answer(command("restore", path))
     assert restored.ok
     history = [*range(50, 81), *said, 7, 8]
@@ -227,13 +227,13 @@ def test_a_saved_session_of_something_else_is_not_used_and_says_why(tiny: Path, 
     first.add(ask("1", list(range(50, 81)), 6, session="chat", keep=True))
     run(first)
     path = tmp_path / "chat.safetensors"
-    assert SessionDesk(first, first._executor, tiny).answer(command("save", path)).ok
+    assert SessionDesk(first, first.executor, tiny).answer(command("save", path)).ok
 
     other = tiny_llama(tmp_path, seed=9) if change == "model" else tiny
     second = make_core(load(other), 60, 16 if change == "block_size" else 8)
     if change == "damage":
         path.write_bytes(path.read_bytes()[:-100])
-    reply = SessionDesk(second, second._executor, other).answer(
+    reply = SessionDesk(second, second.executor, other).answer(
         command("restore", path, salt=b"another" if change == "salt" else b"")
     )
     assert not reply.ok

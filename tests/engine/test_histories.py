@@ -55,6 +55,7 @@ class Histories(RuleBasedStateMachine):
         max_running=st.integers(1, 8),
         prefix_cache=st.booleans(),
         host_slots=st.sampled_from([0, 3, 30]),
+        ahead=st.booleans(),
     )
     def start(
         self,
@@ -64,6 +65,7 @@ class Histories(RuleBasedStateMachine):
         max_running: int,
         prefix_cache: bool,
         host_slots: int,
+        ahead: bool,
     ) -> None:
         self.core = make_core(
             num_blocks,
@@ -72,6 +74,7 @@ class Histories(RuleBasedStateMachine):
             max_running=max_running,
             prefix_cache=prefix_cache,
             host_slots=host_slots,
+            ahead=ahead,
         )
         self.mirror = PoolMirror.from_snapshot(self.core.snapshot(0))
         self.names = 0
@@ -222,7 +225,7 @@ class Histories(RuleBasedStateMachine):
         assert self.core.blocks.host_used == 0, "no host slot leaks"
 
 
-Histories.TestCase.settings = settings(max_examples=2000, stateful_step_count=30, deadline=None)
+Histories.TestCase.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
 TestHistories = Histories.TestCase
 
 

@@ -22,8 +22,8 @@ def test_a_swapped_sequence_continues_with_the_tokens_it_would_have_had() -> Non
     assert len(preempted) == core.scheduler.preemptions > 0
     assert {(p.method, p.reason) for p in preempted} == {("swap", "cheaper")}
     assert all(p.swap_s < p.recompute_s for p in preempted)
-    assert core._executor.moved > 0
-    assert core._executor.computed == 4 * (9 + 19), "nothing is computed twice"
+    assert core.executor.moved > 0
+    assert core.executor.computed == 4 * (9 + 19), "nothing is computed twice"
     assert core.blocks.host_used == 0
 
 
@@ -31,7 +31,7 @@ def test_recompute_is_taken_when_it_is_cheaper() -> None:
     core = squeezed_core(swap_is_cheap=False)
     outputs = run(core)
     assert core.scheduler.preemptions > 0
-    assert core._executor.moved == 0
+    assert core.executor.moved == 0
     for name in range(4):
         assert tokens_of(outputs[str(name)]) == expected_answer([name] * 9, 20)
 

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from engine.blocks import POLICIES, Policy
+from engine.flights import Flights
 from engine.protocol import BeamParams
 from engine.sequence import Step
 from tests.engine.fakes import ContentExecutor, expected_answer, make_core, request, run, tokens_of
@@ -14,7 +15,8 @@ def test_decode_and_prefill_chunks_share_one_step() -> None:
     core = make_core(64, step_tokens=8)
     steps: list[Step] = []
     executor = ContentExecutor(64, 4)
-    core._executor = type("Spy", (), {"execute": lambda self, step: (steps.append(step), executor.execute(step))[1]})()
+    spy = type("Spy", (), {"execute": lambda self, step: (steps.append(step), executor.execute(step))[1]})()
+    core._flights = Flights(spy)
     core.add(request("a", [1] * 3, max_tokens=6))
     core.step()
     core.add(request("b", list(range(20))))
@@ -138,7 +140,7 @@ def test_a_workload_of_twice_the_pool_makes_steady_progress() -> None:
         core.add(request(str(i), [i] * 10, max_tokens=10))  # 8 x 5 blocks
     run(core)
     needed = 8 * (10 + 9)
-    assert core._executor.computed <= 2 * needed, "recomputation stays below the work itself"
+    assert core.executor.computed <= 2 * needed, "recomputation stays below the work itself"
 
 
 @pytest.mark.parametrize("policy", POLICIES)

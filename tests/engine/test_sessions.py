@@ -9,11 +9,11 @@ from tests.engine.fakes import expected_answer, make_core, request, run, tokens_
 
 def turn(core, name: str, prompt: list[int], session: str, max_tokens: int = 4):
     """One turn of a chat that keeps its blocks. Returns (outputs, tokens computed)."""
-    before = core._executor.computed
+    before = core.executor.computed
     core.add(request(name, prompt, max_tokens, session=session, keep=True))
     outputs = run(core)[name]
     assert tokens_of(outputs) == expected_answer(prompt, max_tokens)
-    return outputs, core._executor.computed - before
+    return outputs, core.executor.computed - before
 
 
 def test_the_next_turn_computes_only_what_is_new() -> None:
