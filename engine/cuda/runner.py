@@ -20,6 +20,7 @@ from torch import Tensor
 
 from engine.cuda.graphs import Batch, DecodeGraphs
 from engine.cuda.tables import DeviceTables
+from engine.protocol import SamplingParams
 from engine.runner import Runner
 from engine.sequence import Sequence, Span, Step, StepResult
 from kernels.triton.draw import DeviceRows, draw
@@ -60,12 +61,35 @@ class CudaRunner(Runner):
         self._sharing: tuple[tuple[int, ...], int, Sharing] | None = None
 
     def warm_up(self) -> None:
+        """Compile what steps of every kind need, and capture the decode graphs."""
         super().warm_up()
+        self._compile_mixed()
         with torch.inference_mode():
             for size in reversed(self._graphs.sizes):
                 self._graphs.capture(size, "whole")
                 self._graphs.capture(size, "split")
         torch.cuda.synchronize()
+
+    def _compile_mixed(self) -> None:
+        """Two prompts, one of them long enough for the wide kernel, then both and their decoding."""
+        count = max(2, min(300, self.num_blocks * self.block_size // 2 - self.block_size))
+        blocks = -(-count // self.block_size)
+        sequences = [
+            Sequence(
+                id=-1 - number,
+                request_id="",
+                session="",
+                tokens=[0] * count,
+                prompt_len=count,
+                sampling=SamplingParams(max_tokens=1, temperature=number, seed=0),
+                table=[1 + number * blocks + i for i in range(blocks)],
+            )
+            for number in range(2)
+        ]
+        self.execute(Step(0, [Span(sequence, 0, count - 1) for sequence in sequences]))
+        self.execute(Step(0, [Span(sequence, count - 1, 1) for sequence in sequences]))
+        for pool in self.kv:
+            pool[1 : 1 + 2 * blocks].zero_()
 
     def execute(self, step: Step) -> StepResult:
         self.launch(step)

@@ -52,6 +52,7 @@ def attend_items(
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
+    TRIGGER: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One item and one key/value head a program; programs past `count` items do nothing.
@@ -62,7 +63,8 @@ def attend_items(
     """
     if PDL:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+        if TRIGGER:
+            tl.extra.cuda.gdc_launch_dependents()
     item = tl.program_id(0) // KV_HEADS
     head = tl.program_id(0) % KV_HEADS
     if item >= tl.load(count):

@@ -21,6 +21,7 @@ from kernels.triton.overlap import overlap
 from kernels.triton.plan import AttentionPlan, Items
 from kernels.triton.work import NARROW_ROWS, WIDE_ROWS
 
+TRIGGER = True
 FEW_ROWS = 16
 """Most rows that `few_rows_linear` takes; larger products go to cuBLAS."""
 
@@ -38,28 +39,26 @@ def pack_linear(weight: Tensor, bias: Tensor | None) -> PackedLinear:
 
 
 def linear(x: Tensor, packed: PackedLinear) -> Tensor:
-    if _takes_few(x, packed):
+    if _takes_few(x):
         out = torch.empty(len(x), packed.out_features, dtype=x.dtype, device=x.device)
         return _few_rows(x, packed, out)
     return functional.linear(x, packed.weight, packed.bias)
 
 
 def norm_linear(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
-    if _takes_few(x, packed):
-        out = torch.empty(len(x), packed.out_features, dtype=x.dtype, device=x.device)
-        return _few_rows(x, packed, out, norm=norm, eps=eps)
-    return functional.linear(rms_norm(x, norm, eps), packed.weight, packed.bias)
+    return linear(rms_norm(x, norm, eps), packed)
 
 
 def norm_swiglu(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
-    if _takes_few(x, packed):
+    x = rms_norm(x, norm, eps)
+    if _takes_few(x):
         out = torch.empty(len(x), packed.out_features // 2, dtype=x.dtype, device=x.device)
-        return _few_rows(x, packed, out, norm=norm, eps=eps, gate=True)
-    return silu_mul(functional.linear(rms_norm(x, norm, eps), packed.weight, packed.bias))
+        return _few_rows(x, packed, out, gate=True)
+    return silu_mul(functional.linear(x, packed.weight, packed.bias))
 
 
 def add_linear(x: Tensor, packed: PackedLinear, residual: Tensor) -> None:
-    if _takes_few(x, packed):
+    if _takes_few(x):
         _few_rows(x, packed, residual, add=True)
         return
     residual.addmm_(x, packed.weight.t())
@@ -67,41 +66,30 @@ def add_linear(x: Tensor, packed: PackedLinear, residual: Tensor) -> None:
         residual.add_(packed.bias)
 
 
-def _takes_few(x: Tensor, packed: PackedLinear) -> bool:
+def _takes_few(x: Tensor) -> bool:
     """Few rows of a 16-bit type: in float32 the tensor cores would round more than float32 promises."""
     return len(x) <= FEW_ROWS and x.dtype == torch.bfloat16
 
 
-def _few_rows(
-    x: Tensor,
-    packed: PackedLinear,
-    out: Tensor,
-    *,
-    norm: Tensor | None = None,
-    eps: float = 0.0,
-    gate: bool = False,
-    add: bool = False,
-) -> Tensor:
-    columns = out.shape[-1]
-    block_out, block_in, warps, stages = _few_rows_settings(columns, packed.in_features, gate)
+def _few_rows(x: Tensor, packed: PackedLinear, out: Tensor, *, gate: bool = False, add: bool = False) -> Tensor:
+    columns, inputs = out.shape[-1], packed.in_features
+    block_out, block_in, warps, stages = _few_rows_settings(columns, inputs, gate)
     few_rows_linear[(triton.cdiv(columns, block_out),)](
         x,
         packed.weight,
         packed.bias if packed.bias is not None else packed.weight,
-        norm if norm is not None else packed.weight,
         out,
         len(x),
-        eps,
         OUT=columns,
-        IN=packed.in_features,
+        IN=inputs,
         ROWS=16,
         BLOCK_OUT=block_out,
         BLOCK_IN=block_in,
-        NORM=norm is not None,
         GATE=gate,
         ADD=add,
         BIAS=packed.bias is not None,
         STAGES=stages,
+        AHEAD=min(16, _power(inputs // 64 + 1) // 2),
         num_warps=warps,
         **overlap(x),
     )
@@ -111,8 +99,14 @@ def _few_rows(
 def _few_rows_settings(columns: int, inputs: int, gate: bool) -> tuple[int, int, int, int]:
     """(columns a program, inputs a tile, warps, stages)."""
     if columns * inputs < 1 << 22:
-        return 16, 256, 4, 3
-    return (16 if gate else 32), 256, 4, 4
+        return 16, 64 if inputs < 1024 else 256, 2, 4
+    if columns >= 1 << 15:
+        return 64, 128 if inputs % 128 == 0 else 64, 2, 4
+    if gate:
+        return 32, 256, 2, 3
+    if columns // 32 > 132:  # more programs than multiprocessors: smaller ones, several to each
+        return 32, 256, 2, 4
+    return 32, 256, 4, 5
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -252,6 +246,7 @@ def _attend(
         ROWS=rows,
         TILE=tile,
         PRECISION="ieee",
+        TRIGGER=TRIGGER,
         num_warps=warps,
         num_stages=stages,
         **overlap(q),

@@ -1,8 +1,9 @@
 """Matrix products of few rows, which read each weight once: as fast as memory delivers it.
 
-For a handful of tokens a product is a read of its weight. What stands before and after it is done on the way, so
-that no other kernel runs between two reads: the RMSNorm before (its sum of squares comes with the rows, which each
-program reads whole), the residual's sum or SwiGLU after. Larger batches go to cuBLAS.
+For a handful of tokens a product is a read of its weight. What follows it, the residual's sum or SwiGLU, is done on
+the way. (The RMSNorm before it is not: done here by every program anew, it cost more than the kernel it saves.) Before
+a program waits for the kernel ahead of it, it has its first weights brought into the second-level cache. Larger
+batches go to cuBLAS.
 """
 
 from __future__ import annotations
@@ -12,30 +13,37 @@ import triton.language as tl
 
 
 @triton.jit
+def _bring_closer(pointers):
+    """Start to read the cache lines that these pointers name into the second-level cache."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
 def few_rows_linear(
     x,
     weight,
     bias,
-    norm,
     out,
     rows,
-    eps,
     OUT: tl.constexpr,
     IN: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_OUT: tl.constexpr,
     BLOCK_IN: tl.constexpr,
-    NORM: tl.constexpr,
     GATE: tl.constexpr,
     ADD: tl.constexpr,
     BIAS: tl.constexpr,
     STAGES: tl.constexpr,
+    AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """BLOCK_OUT columns of the result for all rows a program; weight [OUT, IN], or [2 * OUT, IN] for GATE.
 
-    NORM: x is normalised first, with the weights `norm`. GATE: the weight holds gates, then ups; the result is
-    silu(gate) * up. ADD: the result is added to `out`. Products and sums are float32.
+    GATE: the weight holds gates, then ups; the result is
+    silu(gate) * up. ADD: the result is added to `out`. Products and sums are float32. AHEAD: cache lines of each weight
+    row that are brought closer while the kernel ahead still runs.
     """
     n = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     k = tl.arange(0, BLOCK_IN)
@@ -43,11 +51,15 @@ def few_rows_linear(
     n_inside = n < OUT
     w_row = tl.where(n_inside, n, 0).to(tl.int64) * IN
     if PDL:
-        tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
+        if AHEAD > 0:
+            line = tl.arange(0, AHEAD) * 64  # 128 bytes of 16-bit numbers
+            _bring_closer(weight + w_row[:, None] + line[None, :])
+            if GATE:
+                _bring_closer(weight + OUT * IN + w_row[:, None] + line[None, :])
+        tl.extra.cuda.gdc_wait()
     acc = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
     up_acc = tl.zeros((ROWS, BLOCK_OUT), tl.float32)
-    squares = tl.zeros((ROWS, BLOCK_IN), tl.float32)
     for start in tl.range(0, IN, BLOCK_IN, num_stages=STAGES):
         column = start + k
         if IN % BLOCK_IN == 0:
@@ -59,11 +71,6 @@ def few_rows_linear(
             value = tl.load(
                 x + m[:, None] * IN + column[None, :], mask=(m < rows)[:, None] & inside[None, :], other=0.0
             )
-        if NORM:
-            wide = value.to(tl.float32)
-            squares += wide * wide
-            scale = tl.load(norm + column, mask=column < IN, other=0.0).to(tl.float32)
-            value = (wide * scale[None, :]).to(value.dtype)
         acc = tl.dot(value, w, acc)
         if GATE:
             if IN % BLOCK_IN == 0:
@@ -73,10 +80,6 @@ def few_rows_linear(
                     weight + OUT * IN + w_row[None, :] + column[:, None], mask=(column < IN)[:, None], other=0.0
                 )
             up_acc = tl.dot(value, w_up, up_acc)
-    if NORM:
-        ratio = 1.0 / tl.sqrt(tl.sum(squares, 1) / IN + eps)
-        acc = acc * ratio[:, None]
-        up_acc = up_acc * ratio[:, None]
     if BIAS:
         acc += tl.load(bias + n, mask=n_inside, other=0.0).to(tl.float32)[None, :]
         if GATE:

@@ -7,12 +7,13 @@ so that a busy machine weighs on all alike; ratios are of the medians.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -24,7 +25,7 @@ from engine.blocks import POLICIES, Policy
 from engine.blocks.mirror import PoolMirror
 from engine.config import BLOCK_SIZES, EngineConfig
 from engine.core import EngineCore
-from engine.protocol import AddRequest, LoadProgress, SamplingParams
+from engine.protocol import AddRequest, LoadProgress, SamplingParams, StepReport, encode
 from pagechat.bench.machine import Machine, this_machine
 from pagechat.sizes import SizeError, parse_size
 
@@ -44,6 +45,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """Output tokens over wall time, prefill included; median of the rounds."""
     slowest: float
     fastest: float
+    seconds: float
+    """Wall time, median."""
+    ms_per_step: float | None = None
+    """Of the steps in which every sequence decodes, from token to token; median of the rounds' means."""
+    ms_fastest: float | None = None
+    ms_slowest: float | None = None
     running_mean: float | None = None
     """Sequences computed at once, mean over the steps."""
     running_peak: int | None = None
@@ -63,11 +70,22 @@ class EngineBench(msgspec.Struct, frozen=True, kw_only=True):
     transformers: str | None
     block_size: int
     num_blocks: int
-    prompt: int
-    output: int
+    requests: str
+    """What was asked."""
+    start_s: float
+    """From nothing to ready, the model loaded and warm."""
     rounds: int
     measurements: list[Measurement]
     machine: Machine
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request."""
+
+    prompt: list[int]
+    output: int
+    n: int = 1
 
 
 @dataclass(frozen=True)
@@ -75,74 +93,92 @@ class Round:
     """One pass over the requests of one batch."""
 
     tokens_per_s: float
+    seconds: float
+    ms_per_step: float | None = None
     running_mean: float = 0.0
     running_peak: int = 0
-    utilisation: float = 0.0
+    utilisation: float | None = None
     preemptions: int = 0
 
 
-Contender = Callable[[list[list[int]]], Round]
-"""Answers all prompts, as fast as it can."""
+Contender = Callable[[list[Ask]], Round]
+"""Answers all requests, as fast as it can."""
 
 
-def run_engine(core: EngineCore, prompts: list[list[int]], output: int) -> Round:
-    """Give the core all prompts at once and step until the last answer, of `output` tokens each, is there."""
-    mirror = PoolMirror.from_snapshot(core.snapshot(0))
-    for number, prompt in enumerate(prompts):
-        sampling = SamplingParams(max_tokens=output, temperature=0, seed=0)
-        core.add(AddRequest(request_id=str(number), session=str(number), prompt=tuple(prompt), sampling=sampling))
+def run_engine(core: EngineCore, asks: list[Ask], follow: bool, publish: Callable[[StepReport], None]) -> Round:
+    """Give the core all requests at once and step until the last answer is there; EOS ends none.
+
+    `follow` keeps a mirror of the pool beside it, to say how full its blocks are.
+    """
+    mirror = PoolMirror.from_snapshot(core.snapshot(0)) if follow else None
+    sequences = sum(ask.n for ask in asks)
+    for number, ask in enumerate(asks):
+        sampling = SamplingParams(max_tokens=ask.output, temperature=0 if ask.n == 1 else 1, seed=number)
+        name = str(number)
+        core.add(AddRequest(request_id=name, session=name, prompt=tuple(ask.prompt), sampling=sampling, n=ask.n))
     running: list[int] = []
     filled: list[float] = []
+    all_decode: list[float] = []
     generated = 0
     started = time.perf_counter()
     while core.has_work:
         _, report = core.step()
-        if report:
+        if report is None:
+            continue
+        publish(report)
+        generated += report.generated_tokens
+        if report.generated_tokens == sequences and not report.prompt_tokens:
+            all_decode.append(time.perf_counter())
+        if report.running:
+            running.append(report.running)
+        if mirror:
             mirror.apply(report)
-            generated += report.generated_tokens
             if report.running:
-                allocated = mirror.owned_blocks * mirror.block_size
-                running.append(report.running)
-                filled.append(mirror.slots_used / allocated)
+                filled.append(mirror.slots_used / (mirror.owned_blocks * mirror.block_size))
     seconds = time.perf_counter() - started
+    steps = len(all_decode) - 1
     return Round(
         generated / seconds,
+        seconds,
+        (all_decode[-1] - all_decode[0]) / steps * 1e3 if steps > 0 else None,
         statistics.fmean(running) if running else 0.0,
         max(running, default=0),
-        statistics.fmean(filled) if filled else 0.0,
+        statistics.fmean(filled) if filled else None,
         core.scheduler.preemptions,
     )
 
 
-def run_generate(model: Any, prompts: list[list[int]], output: int) -> Round:
+def run_generate(model: Any, asks: list[Ask]) -> Round:
     """transformers' `generate`, one prompt after the other, as a server without batching would."""
     import torch
 
     started = time.perf_counter()
-    for prompt in prompts:
-        ids = torch.tensor([prompt])
+    for ask in asks:
+        ids = torch.tensor([ask.prompt])
         answer = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
-            max_new_tokens=output,
-            min_new_tokens=output,
+            max_new_tokens=ask.output,
+            min_new_tokens=ask.output,
             do_sample=False,
             pad_token_id=0,
         )
-        assert answer.shape[1] == len(prompt) + output
-    return Round(len(prompts) * output / (time.perf_counter() - started))
+        assert answer.shape[1] == len(ask.prompt) + ask.output
+    seconds = time.perf_counter() - started
+    return Round(sum(ask.output for ask in asks) / seconds, seconds)
 
 
-def make_prompts(count: int, length: int, vocab: int, round_number: int) -> list[list[int]]:
-    """Random token ids, other ones in every round: nothing is found in a cache."""
+def make_asks(lengths: list[tuple[int, int]], shared: int, n: int, vocab: int, round_number: int) -> list[Ask]:
+    """Requests of random token ids, other ones in every round: nothing is found in a cache but the shared part."""
     source = random.Random(SEED + round_number)  # noqa: S311 (no secret)
-    return [[source.randrange(vocab) for _ in range(length)] for _ in range(count)]
+    stem = source.choices(range(vocab), k=shared)
+    return [Ask([*stem, *source.choices(range(vocab), k=prompt)], output, n) for prompt, output in lengths]
 
 
 def measure(
     contenders: dict[str, Contender],
     batches: list[int],
-    make: Callable[[int, int], list[list[int]]],
+    make: Callable[[int, int], list[Ask]],
     rounds: int,
 ) -> list[Measurement]:
     """Every contender on the same prompts, alternately; one unmeasured round first."""
@@ -156,12 +192,16 @@ def measure(
                 if number:
                     results[name].append(result)
                 print(
-                    f"batch {batch}, round {number}/{rounds}: {name} {result.tokens_per_s:.1f} tok/s", file=sys.stderr
+                    f"batch {batch}, round {number}/{rounds}: {name} {result.tokens_per_s:.1f} tok/s"
+                    + (f", {result.ms_per_step:.2f} ms/step" if result.ms_per_step else ""),
+                    file=sys.stderr,
                 )
         first = next(iter(results))
         base = statistics.median(result.tokens_per_s for result in results[first])
         for name, passes in results.items():
             speeds = [result.tokens_per_s for result in passes]
+            steps = [result.ms_per_step for result in passes if result.ms_per_step is not None]
+            filled = [result.utilisation for result in passes if result.utilisation is not None]
             ours = passes[0].running_peak > 0
             measurements.append(
                 Measurement(
@@ -170,9 +210,13 @@ def measure(
                     tokens_per_s=statistics.median(speeds),
                     slowest=min(speeds),
                     fastest=max(speeds),
+                    seconds=statistics.median(result.seconds for result in passes),
+                    ms_per_step=statistics.median(steps) if steps else None,
+                    ms_fastest=min(steps, default=None),
+                    ms_slowest=max(steps, default=None),
                     running_mean=statistics.fmean(r.running_mean for r in passes) if ours else None,
                     running_peak=max(r.running_peak for r in passes) if ours else None,
-                    utilisation=statistics.fmean(r.utilisation for r in passes) if ours else None,
+                    utilisation=statistics.fmean(filled) if filled else None,
                     preemptions=sum(r.preemptions for r in passes) if ours else None,
                     ratio=statistics.median(speeds) / base,
                 )
@@ -182,9 +226,18 @@ def measure(
 
 def engine_command(
     model: Annotated[str, typer.Option(help="Model: a name, a directory or a .gguf file.")] = "smollm2",
+    config_dir: Annotated[
+        Path | None, typer.Option("--config", help="Directory with a config.json, instead of --model.")
+    ] = None,
+    dummy_weights: Annotated[bool, typer.Option(help="Random weights: only the model's shape counts.")] = False,
     batch: Annotated[str, typer.Option(help="Requests at once; several values, comma-separated, in turn.")] = "1,8",
     prompt: Annotated[int, typer.Option(min=1, help="Prompt tokens of each request.")] = 64,
     output: Annotated[int, typer.Option(min=1, help="Output tokens of each request; EOS is ignored.")] = 64,
+    lengths: Annotated[
+        Path | None, typer.Option(help="CSV of prompt,output tokens: one request a row, instead of --batch and these.")
+    ] = None,
+    shared_prefix: Annotated[int, typer.Option(min=0, help="Tokens all requests start with, before --prompt.")] = 0,
+    n: Annotated[int, typer.Option(min=1, max=16, help="Answers to each request, sampled at temperature 1.")] = 1,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds; one more goes before them.")] = 3,
     policy: Annotated[str, typer.Option(help=f"Policies, comma-separated: {', '.join(POLICIES)}.")] = "paged",
     against: Annotated[
@@ -196,7 +249,9 @@ def engine_command(
     max_context: Annotated[
         int | None, typer.Option(min=1, help="Longest sequence: what contiguous-max reserves for each request.")
     ] = None,
-    max_running: Annotated[int, typer.Option(min=1, help="Most sequences in a step.")] = 256,
+    max_running: Annotated[int | None, typer.Option(min=1, help="Most sequences in a step.")] = None,
+    step_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens in a step.")] = None,
+    telemetry: Annotated[bool, typer.Option(help="Publish each step's report, as the daemon's engine does.")] = True,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -207,7 +262,9 @@ def engine_command(
         if min(batches) < 1 or block_size not in BLOCK_SIZES:
             raise ValueError(f"batch sizes are at least 1, block sizes {', '.join(map(str, BLOCK_SIZES))}")
         config = EngineConfig(
-            model=model,
+            model=str(config_dir or model),
+            random_weights=dummy_weights,
+            step_tokens=step_tokens,
             block_size=block_size,
             num_blocks=num_blocks,
             kv_memory=parse_size(kv_memory) if kv_memory else None,
@@ -219,83 +276,144 @@ def engine_command(
     except (ValueError, SizeError) as error:
         print(f"pagechat-bench: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
-    result = _bench(config, batches, policies, prompt, output, rounds, against)
+    if lengths:
+        shapes = {0: _read_lengths(lengths)}
+    else:
+        shapes = {count: [(prompt, output)] * count for count in batches}
+    said = f"the lengths of {lengths.name}" if lengths else f"prompts of {prompt:,} and answers of {output:,} tokens"
+    said += f", {shared_prefix:,} shared tokens before each" if shared_prefix else ""
+    said += f", {n} answers each" if n > 1 else ""
+    result = _bench(config, Requests(shapes, shared_prefix, n, said), policies, rounds, against, telemetry)
     print(msgspec.json.encode(result).decode() if as_json else _table(result))
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What is asked in a round."""
+
+    shapes: dict[int, list[tuple[int, int]]]
+    """By the name of the batch, (prompt, output) tokens of each request."""
+    shared: int
+    n: int
+    said: str
 
 
 def _bench(
     config: EngineConfig,
-    batches: list[int],
+    requests: Requests,
     policies: list[Policy],
-    prompt: int,
-    output: int,
     rounds: int,
     against: str | None,
+    telemetry: bool,
 ) -> EngineBench:
+    started = time.perf_counter()
     import torch
 
     from engine import models
     from engine.memory import choose_num_blocks
-    from engine.runner import Runner
+    from engine.runner import make_runner
 
     try:
-        path = models.resolve(config.model, _narrate)
+        path = Path(config.model) if config.random_weights else models.resolve(config.model, _narrate)
         loaded = models.load(path, config, _narrate)
         num_blocks = choose_num_blocks(config, loaded)
     except models.ModelError as error:
         print(f"pagechat-bench: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
-    runner = Runner(loaded, num_blocks, config.block_size)
-    runner.warm_up()
-    if prompt + output > loaded.info.max_context:
-        print(f"pagechat-bench: {prompt} + {output} tokens exceed {loaded.info.max_context}", file=sys.stderr)
+    longest = requests.shared + max(prompt + output for shape in requests.shapes.values() for prompt, output in shape)
+    if longest > loaded.info.max_context:
+        print(f"pagechat-bench: {longest:,} tokens exceed {loaded.info.max_context:,}", file=sys.stderr)
         raise typer.Exit(2)
+    runner = make_runner(loaded, num_blocks, config.block_size, max_running=config.limits(loaded.device)[1])
+    runner.warm_up()
+    start_s = time.perf_counter() - started
     contenders: dict[str, Contender] = {}
     versions: dict[str, str] = {}
     if against:
-        contenders |= _transformers(path, output, versions)
-    for policy in policies:
-        contenders[policy] = _engine(runner, loaded, config, num_blocks, policy, output)
-    measurements = measure(
-        contenders, batches, lambda count, number: make_prompts(count, prompt, loaded.info.vocab_size, number), rounds
-    )
+        contenders |= _transformers(path, versions)
+    with contextlib.ExitStack() as stack:
+        publish = stack.enter_context(_publisher()) if telemetry else _keep_silent
+        for policy in policies:
+            contenders[policy] = _engine(runner, loaded, config, num_blocks, policy, len(policies) > 1, publish)
+        measurements = measure(
+            contenders,
+            list(requests.shapes),
+            lambda batch, number: make_asks(
+                requests.shapes[batch], requests.shared, requests.n, loaded.info.vocab_size, number
+            ),
+            rounds,
+        )
     return EngineBench(
         model=loaded.info.name,
         dtype=loaded.info.dtype,
-        device=loaded.info.device,
+        device=loaded.info.device if loaded.device == "cpu" else torch.cuda.get_device_name(loaded.device),
         threads=torch.get_num_threads(),
         torch=torch.__version__,
         transformers=versions.get("transformers"),
         block_size=config.block_size,
         num_blocks=num_blocks,
-        prompt=prompt,
-        output=output,
+        requests=requests.said,
+        start_s=start_s,
         rounds=rounds,
         measurements=measurements,
         machine=this_machine(),
     )
 
 
+def _read_lengths(path: Path) -> list[tuple[int, int]]:
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    return [(int(row[0]), int(row[1])) for row in rows if row[0].strip().isdigit()]
+
+
+@contextlib.contextmanager
+def _publisher() -> Iterator[Callable[[StepReport], None]]:
+    """Encodes and sends reports to a subscriber that nobody reads, as to a slow one."""
+    import zmq
+
+    context = zmq.Context()
+    socket = context.socket(zmq.PUB)
+    socket.bind("inproc://telemetry")
+    reader = context.socket(zmq.SUB)
+    reader.connect("inproc://telemetry")
+    reader.subscribe(b"")
+    try:
+        yield lambda report: socket.send(encode(report))
+    finally:
+        context.destroy(linger=0)
+
+
+def _keep_silent(report: StepReport) -> None:
+    """No telemetry."""
+
+
 def _engine(
-    runner: Any, loaded: LoadedModel, config: EngineConfig, num_blocks: int, policy: Policy, output: int
+    runner: Any,
+    loaded: LoadedModel,
+    config: EngineConfig,
+    num_blocks: int,
+    policy: Policy,
+    follow: bool,
+    publish: Callable[[StepReport], None],
 ) -> Contender:
-    def contender(prompts: list[list[int]]) -> Round:
+    step_tokens, max_running = config.limits(loaded.device)
+
+    def contender(asks: list[Ask]) -> Round:
         core = EngineCore(
             runner,
             num_blocks=num_blocks,
             block_size=config.block_size,
             max_context=loaded.info.max_context,
             vocab_size=loaded.info.vocab_size,
-            step_tokens=config.step_tokens,
-            max_running=config.max_running,
+            step_tokens=step_tokens,
+            max_running=max_running,
             policy=policy,
         )
-        return run_engine(core, prompts, output)
+        return run_engine(core, asks, follow, publish)
 
     return contender
 
 
-def _transformers(path: Path, output: int, versions: dict[str, str]) -> dict[str, Contender]:
+def _transformers(path: Path, versions: dict[str, str]) -> dict[str, Contender]:
     """transformers in float32 and in the checkpoint's own dtype: what a CPU does better differs."""
     import torch
     import transformers
@@ -306,7 +424,7 @@ def _transformers(path: Path, output: int, versions: dict[str, str]) -> dict[str
     for dtype in (torch.float32, torch.bfloat16):
         reference = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
         name = f"transformers {str(dtype).removeprefix('torch.')}"
-        contenders[name] = lambda prompts, reference=reference: run_generate(reference, prompts, output)  # type: ignore[misc]
+        contenders[name] = lambda asks, reference=reference: run_generate(reference, asks)  # type: ignore[misc]
     return contenders
 
 
@@ -324,17 +442,24 @@ def _narrate(progress: LoadProgress) -> None:
 def _table(result: EngineBench) -> str:
     lines = [
         f"{result.model}, {result.dtype} on {result.device}, {result.threads} threads; "
-        f"prompts of {result.prompt} and answers of {result.output} tokens; "
+        f"{result.requests}; "
         f"{result.num_blocks:,} blocks of {result.block_size}; median of {result.rounds} rounds",
         "",
-        f"{'':<24}{'batch':>7}{'tok/s':>10}{'(slowest .. fastest)':>24}{'ratio':>8}"
+        f"{'':<24}{'batch':>7}{'tok/s':>10}{'(slowest .. fastest)':>24}{'ratio':>8}{'ms/step':>9}{'(range)':>16}"
         f"{'running':>10}{'peak':>6}{'filled':>8}",
     ]
     for m in result.measurements:
         spread = f"({m.slowest:.1f} .. {m.fastest:.1f})"
         line = f"{m.what:<24}{m.batch:>7}{m.tokens_per_s:>10.1f}{spread:>24}{m.ratio:>8.2f}"
-        if m.running_mean is not None and m.utilisation is not None:
-            line += f"{m.running_mean:>10.1f}{m.running_peak:>6}{m.utilisation:>8.1%}"
+        step = f"({m.ms_fastest:.2f}..{m.ms_slowest:.2f})" if m.ms_per_step else ""
+        line += f"{m.ms_per_step:>9.2f}{step:>16}" if m.ms_per_step else " " * 25
+        if m.running_mean is not None:
+            line += f"{m.running_mean:>10.1f}{m.running_peak:>6}"
+            line += f"{m.utilisation:>8.1%}" if m.utilisation is not None else ""
         lines.append(line)
-    lines += ["", f"torch {result.torch}" + (f", transformers {result.transformers}" if result.transformers else "")]
+    lines += [
+        "",
+        f"ready after {result.start_s:.1f} s",
+        f"torch {result.torch}" + (f", transformers {result.transformers}" if result.transformers else ""),
+    ]
     return "\n".join([*lines, result.machine.line()])
