@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
 from engine.grammar_queue import GrammarError
@@ -117,7 +118,17 @@ def in_llguidance(grammar: Grammar) -> str:
         if not any(choices):
             raise ValueError("there is no text to choose; give a JSON array of strings")
         return LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, choices))}")
-    return grammar_from(grammar.kind, grammar.text)
+    if grammar.kind == "regex":
+        return LLMatcher.grammar_from_regex(grammar.text)
+    return LLMatcher.grammar_from_lark(grammar.text if grammar.kind == "lark" else _lark_of_gbnf(grammar.text))
+
+
+def _lark_of_gbnf(text: str) -> str:
+    # Not llguidance's any_to_lark, whose search for signs of Lark takes minutes over 100,000 empty lines.
+    try:
+        return gbnf_to_lark(text)
+    except Exception as error:  # the converter raises plain Exception; RecursionError where parentheses lie too deep
+        raise ValueError(str(error)) from error
 
 
 def end_tokens(directory: Path) -> list[int]:
