@@ -21,6 +21,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
 from engine.grammar_queue import GrammarError
+from engine.grammar_trial import try_out
 from engine.protocol import Grammar
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _REMEMBERED = 32
 """Compiled grammars that are kept."""
 
-_LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 """llguidance's own for the rest. A lexer state takes up to 2 kB: a grammar takes 100 MB at most."""
 
 _JSON: JsonCompileOptions = {"whitespace_pattern": r"[ \t\n\r]{1,32}"}
@@ -89,10 +90,11 @@ class GrammarCompiler:
         try:
             if self._tokenizer is None:
                 self._tokenizer = self._read_tokenizer()
+            try_out(grammar)
             text = in_llguidance(grammar)
         except ValueError as error:  # what llguidance and its converters raise, GrammarError too
             raise GrammarError(f"{grammar.kind}: {_brief(str(error))}") from error
-        matcher = LLMatcher(self._tokenizer, text, limits=_LIMITS, log_level=0)
+        matcher = LLMatcher(self._tokenizer, text, limits=LIMITS, log_level=0)
         mask: Future[bytes] = Future()
         if not matcher.is_error():
             mask.set_result(matcher.compute_bitmask())
