@@ -49,9 +49,15 @@ lint: setup
 	@$(BIN)/lint-imports > $(VENV)/imports.log 2>&1 || { cat $(VENV)/imports.log >&2; exit 1; }
 	@echo "ruff, mypy and import-linter: no complaints."
 
-# Two files at a time, long ones (e2e, engine) first; each worker keeps to one core. ARGS="-n 0" runs them in one process.
+# Two files at a time, each worker on one core, and then whole programs on terminals, which need the machine to themselves.
+# With ARGS (paths, -k, -x, ...) pytest runs what they say, one test after the other.
 test: lint
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+ifeq ($(ARGS),)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/e2e
+	@$(BIN)/python -m pytest tests/e2e
+else
+	@$(BIN)/python -m pytest $(ARGS)
+endif
 
 gpu-test: setup
 	@$(BIN)/python -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() and torch.version.cuda else "gpu-test needs an NVIDIA GPU and a CUDA build of torch; torch %s finds none here." % torch.__version__)'

@@ -25,6 +25,8 @@ class _Plan:
     """The step being put together."""
 
     budget: int
+    parents: list[Sequence]
+    """Sequences that may fork in this step."""
     spans: dict[int, Span] = field(default_factory=dict)
     preempted: bool = False
 
@@ -98,8 +100,8 @@ class Scheduler:
 
         `alone`: no other step is on its way, whose end might free blocks.
         """
-        plan = _Plan(self.step_tokens)
-        self._fork_beams()
+        plan = _Plan(self.step_tokens, [sequence for sequence in self.running if sequence.children])
+        self._fork_beams(plan)
         self._schedule_running(plan)
         self.blocks.publish_spans(plan.spans.values())
         if not plan.preempted:
@@ -231,6 +233,8 @@ class Scheduler:
                 return
             self.waiting.popleft()
             self.running.append(sequence)
+            if sequence.children:
+                plan.parents.append(sequence)
             start = sequence.computed
             (_, count), *_ = self._work(sequence, plan.budget) or [(sequence, 0)]
             if count > 0:
@@ -294,9 +298,9 @@ class Scheduler:
 
     # -- forks ---------------------------------------------------------------------------------
 
-    def _fork_beams(self) -> None:
+    def _fork_beams(self, plan: _Plan) -> None:
         """Preempted beams share again: each forks from the first one where both agree, once that is computed."""
-        for parent in [sequence for sequence in self.running if sequence.children]:
+        for parent in plan.parents:
             if parent.group and parent.computed == len(parent.tokens) - 1:
                 children, parent.children = parent.children, []
                 for child in children:
@@ -308,9 +312,9 @@ class Scheduler:
 
         Done last, when nothing of this step can be preempted any more.
         """
-        for span in [span for span in plan.spans.values() if span.sequence.children]:
-            parent = span.sequence
-            if parent.group is None and span.samples:
+        for parent in plan.parents:
+            span = plan.spans.get(parent.id)
+            if span and span.samples and parent.group is None:
                 span.forks, parent.children = parent.children, []
                 for child in span.forks:
                     self._fork(parent, child, len(child.tokens))

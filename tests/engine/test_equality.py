@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -102,23 +103,26 @@ def test_twenty_prompts_together_are_answered_as_transformers_answers_each(
 # -- small random models -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_blocks", [400, 26])
 @pytest.mark.parametrize(
     ("width", "length_penalty", "early_stopping"),
     [(2, 1.0, False), (4, 1.0, False), (4, 1.0, True), (4, 0.0, "never"), (3, 2.0, "never"), (4, 2.0, False)],
 )
 def test_beam_search_gives_the_sequences_of_transformers(
-    tiny: Path, width: int, length_penalty: float, early_stopping: bool | str, num_blocks: int
+    tiny: Path, width: int, length_penalty: float, early_stopping: bool | str
 ) -> None:
     reference = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
-    core = make_core(load(tiny), num_blocks, 8)
+    model = load(tiny)
     rng = random.Random(width)
     prompts = [[rng.randrange(3, 512) for _ in range(rng.randint(1, 40))] for _ in range(4)]
     beam = BeamParams(width=width, length_penalty=length_penalty, early_stopping=early_stopping)
     stop = tuple(range(2, 130))[:: 128 // width]  # a handful of ends, so that beams do finish
-    for number, prompt in enumerate(prompts):
-        core.add(ask(str(number), prompt, 10, n=width, beam=beam, sampling={"stop_token_ids": stop}))
-    outputs = run(core)
+    found = []
+    for num_blocks in (400, 26):  # room for all, and so little that they are preempted
+        core = make_core(model, num_blocks, 8)
+        for number, prompt in enumerate(prompts):
+            core.add(ask(str(number), prompt, 10, n=width, beam=beam, sampling={"stop_token_ids": stop}))
+        outputs = run(core)
+        found.append([[tokens_of(outputs[str(n)], index) for index in range(width)] for n in range(len(prompts))])
     for number, prompt in enumerate(prompts):
         expected = reference.generate(
             torch.tensor([prompt]),
@@ -131,8 +135,8 @@ def test_beam_search_gives_the_sequences_of_transformers(
             max_new_tokens=10,
             do_sample=False,
         )
-        found = [tokens_of(outputs[str(number)], index) for index in range(width)]
-        assert found == [_unpadded(row.tolist()[len(prompt) :], stop) for row in expected]
+        answers = [_unpadded(row.tolist()[len(prompt) :], stop) for row in expected]
+        assert [answered[number] for answered in found] == [answers, answers]
 
 
 def _unpadded(tokens: list[int], stop: tuple[int, ...]) -> list[int]:
@@ -154,33 +158,52 @@ def test_answers_of_one_prompt_are_those_of_single_requests_with_their_seeds(tin
     assert len({tuple(tokens_of(together, index)) for index in range(4)}) == 4
 
 
-@pytest.mark.parametrize("swap", [True, False])
-def test_a_thousand_requests_in_a_tiny_pool_say_what_they_say_with_endless_memory(
-    tiny: Path, swap: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def answers(core: EngineCore, requests: list[tuple[list[int], int]]) -> list[list[int]]:
+    """What the engine says to each (prompt, tokens to generate), all asked at once."""
+    for name, (prompt, length) in enumerate(requests):
+        core.add(ask(str(name), prompt, length))
+    outputs = run(core)
+    return [tokens_of(outputs[str(name)]) for name in range(len(requests))]
+
+
+@dataclass(frozen=True)
+class Thousand:
+    """Requests with common beginnings, and what an engine with endless memory and no cache answers."""
+
+    requests: list[tuple[list[int], int]]
+    """Prompt and tokens to generate."""
+    model: LoadedModel
+    endless: EngineCore
+    wanted: list[list[int]]
+
+
+@pytest.fixture(scope="module")
+def thousand(tiny: Path) -> Thousand:
     model = load(tiny)
     rng = random.Random(3)
     stems = [[rng.randrange(512) for _ in range(length)] for length in (2, 8, 9, 17)]
     prompts = [[*rng.choice(stems), *(rng.randrange(512) for _ in range(rng.randint(1, 6)))] for _ in range(1000)]
-    lengths = [rng.randint(10, 24) for _ in prompts]
-
-    tight = make_core(model, 60, 4, max_running=24, host_slots=60)
-    tight.costs.token_s, tight.costs.block_s = (1.0, 1e-9) if swap else (1e-9, 1.0)
+    requests = [(prompt, rng.randint(10, 24)) for prompt in prompts]
     endless = make_core(model, 1600, 8, prefix_cache=False)
-    for name, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
-        for core in (tight, endless):
-            core.add(ask(str(name), prompt, length))
-    got, wanted = run(tight), run(endless)
+    return Thousand(requests, model, endless, answers(endless, requests))
+
+
+@pytest.mark.parametrize("swap", [True, False])
+def test_a_thousand_requests_in_a_tiny_pool_say_what_they_say_with_endless_memory(
+    thousand: Thousand, swap: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tight = make_core(thousand.model, 60, 4, max_running=24, host_slots=60)
+    tight.costs.token_s, tight.costs.block_s = (1.0, 1e-9) if swap else (1e-9, 1.0)
+    got = answers(tight, thousand.requests)
 
     assert tight.scheduler.preemptions > 50
     assert tight.blocks.pool.available == 60
     tight.blocks.check()
     ties = 0
-    for name, prompt in enumerate(prompts):
-        ours, theirs = tokens_of(got[str(name)]), tokens_of(wanted[str(name)])
+    for (prompt, _), ours, theirs in zip(thousand.requests, got, thousand.wanted, strict=True):
         if ours != theirs:
             ties += 1
-            assert _gap_at_first_difference(endless, prompt, ours, theirs) < 1e-4, f"request {name}"
+            assert _gap_at_first_difference(thousand.endless, prompt, ours, theirs) < 1e-4, f"prompt {prompt}"
     with capsys.disabled():
         print(f"\n{ties} of 1,000 requests took the other one of two tokens within rounding (swap: {swap})")
     assert ties < 10
