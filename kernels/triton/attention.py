@@ -52,7 +52,6 @@ def attend_items(
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
-    TRIGGER: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One item and one key/value head a program; programs past `count` items do nothing.
@@ -63,8 +62,6 @@ def attend_items(
     """
     if PDL:
         tl.extra.cuda.gdc_wait()
-        if TRIGGER:
-            tl.extra.cuda.gdc_launch_dependents()
     item = tl.program_id(0) // KV_HEADS
     head = tl.program_id(0) % KV_HEADS
     if item >= tl.load(count):
@@ -161,49 +158,41 @@ def merge_parts(
     entries,
     out,
     out_stride,
-    GROUP: tl.constexpr,
-    BLOCK_GROUP: tl.constexpr,
-    KV_HEADS: tl.constexpr,
+    HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     TILE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The results of the queries that were split, from their parts; one query and key/value head a program."""
+    """The results of the queries that were split, from their parts; one query and head a program."""
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     merge = tl.program_id(0)
+    head = tl.program_id(1)
     if merge >= tl.load(count):
         return
     token = tl.load(merges + merge * 3).to(tl.int64)
     begin = tl.load(merges + merge * 3 + 1)
     end = tl.load(merges + merge * 3 + 2)
-    g = tl.arange(0, BLOCK_GROUP)
     d = tl.arange(0, BLOCK_D)
-    head = tl.program_id(1) * GROUP + g
-    best = tl.full((BLOCK_GROUP,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK_GROUP,), tl.float32)
-    acc = tl.zeros((BLOCK_GROUP, BLOCK_D), tl.float32)
+    best = float("-inf")
+    total = 0.0
+    acc = tl.zeros((BLOCK_D,), tl.float32)
     for i in range(begin, end, TILE):
         entry = i + tl.arange(0, TILE)
         inside = entry < end
         part = tl.load(entries + entry, mask=inside, other=0).to(tl.int64)
-        place = part[:, None] * (KV_HEADS * GROUP) + head[None, :]
-        mask = inside[:, None] & (g < GROUP)[None, :]
-        log = tl.load(lse + place, mask=mask, other=float("-inf"))
+        place = part * HEADS + head
+        log = tl.load(lse + place, mask=inside, other=float("-inf"))
+        mask = inside[:, None] & (d < HEAD_DIM)[None, :]
+        values = tl.load(parts + place[:, None] * HEAD_DIM + d[None, :], mask=mask, other=0.0)
         higher = tl.maximum(best, tl.max(log, 0))
         shift = tl.where(higher == float("-inf"), 0.0, higher)
-        weight = tl.exp2(log - shift[None, :])
+        weight = tl.exp2(log - shift)
         shrink = tl.exp2(best - shift)
-        values = tl.load(
-            parts + place[:, :, None] * HEAD_DIM + d[None, None, :],
-            mask=mask[:, :, None] & (d < HEAD_DIM)[None, None, :],
-            other=0.0,
-        )
         total = total * shrink + tl.sum(weight, 0)
-        acc = acc * shrink[:, None] + tl.sum(values * weight[:, :, None], 0)
+        acc = acc * shrink + tl.sum(values * weight[:, None], 0)
         best = higher
-    result = acc / tl.where(total > 0, total, 1.0)[:, None]  # 0 in the rows that only fill the group up
-    to = out + token * out_stride + head[:, None] * HEAD_DIM + d[None, :]
-    tl.store(to, result.to(out.dtype.element_ty), mask=(g < GROUP)[:, None] & (d < HEAD_DIM)[None, :])
+    result = acc / total
+    tl.store(out + token * out_stride + head * HEAD_DIM + d, result.to(out.dtype.element_ty), mask=d < HEAD_DIM)

@@ -17,11 +17,13 @@ from kernels.triton.attention import attend_items, merge_parts
 from kernels.triton.copies import copy_block_pairs
 from kernels.triton.elementwise import gate_rows, norm_rows, rotate_and_cache, rotation_angles
 from kernels.triton.linear import few_rows_linear
-from kernels.triton.overlap import overlap
+from kernels.triton.overlap import NO_OVERLAP, overlap
 from kernels.triton.plan import AttentionPlan, Items
 from kernels.triton.work import NARROW_ROWS, WIDE_ROWS
 
-TRIGGER = True
+_SMALL = 1 << 22
+"""Numbers of a weight below which a product takes no longer than a launch. Larger ones fill the GPU, and a kernel
+started beside them would only take room from them."""
 FEW_ROWS = 16
 """Most rows that `few_rows_linear` takes; larger products go to cuBLAS."""
 
@@ -91,14 +93,14 @@ def _few_rows(x: Tensor, packed: PackedLinear, out: Tensor, *, gate: bool = Fals
         STAGES=stages,
         AHEAD=min(16, _power(inputs // 64 + 1) // 2),
         num_warps=warps,
-        **overlap(x),
+        **(overlap(x) if columns * inputs < _SMALL else NO_OVERLAP),
     )
     return out
 
 
 def _few_rows_settings(columns: int, inputs: int, gate: bool) -> tuple[int, int, int, int]:
     """(columns a program, inputs a tile, warps, stages)."""
-    if columns * inputs < 1 << 22:
+    if columns * inputs < _SMALL:
         return 16, 64 if inputs < 1024 else 256, 2, 4
     if columns >= 1 << 15:
         return 64, 128 if inputs % 128 == 0 else 64, 2, 4
@@ -186,9 +188,8 @@ def paged_attention(
         if items.grid:
             _attend(q, kv, plan, items, rows, out, scale, window, soft_cap)
     if plan.merges.grid:
-        group = plan.heads // plan.kv_heads
         head_dim = q.shape[-1]
-        merge_parts[(plan.merges.grid, plan.kv_heads)](
+        merge_parts[(plan.merges.grid, plan.heads)](
             plan.parts,
             plan.lse,
             plan.merges.items,
@@ -196,13 +197,11 @@ def paged_attention(
             plan.entries,
             out,
             out.stride(0),
-            GROUP=group,
-            BLOCK_GROUP=_power(group),
-            KV_HEADS=plan.kv_heads,
+            HEADS=plan.heads,
             HEAD_DIM=head_dim,
             BLOCK_D=_power(head_dim),
-            TILE=8,
-            num_warps=4,
+            TILE=16,
+            num_warps=2,
             **overlap(q),
         )
     return out
@@ -246,7 +245,6 @@ def _attend(
         ROWS=rows,
         TILE=tile,
         PRECISION="ieee",
-        TRIGGER=TRIGGER,
         num_warps=warps,
         num_stages=stages,
         **overlap(q),

@@ -10,6 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+NO_OVERLAP = {"PDL": False, "launch_pdl": False}
+
 
 @cache
 def _can(device: torch.device) -> bool:
