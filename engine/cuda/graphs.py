@@ -40,15 +40,15 @@ _PATCHES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A decode step in the order the attention work wants: one entry a sequence."""
+    """Sequences that decode together, in the order the attention work wants; the same for many steps."""
 
-    ids: Sequence[int]
-    """-(r + 1): the token that row r sampled last."""
-    positions: NDArray[np.int32]
     rows: NDArray[np.int32]
+    """Of the block tables."""
     temperatures: Sequence[float]
     filters: Sequence[tuple[int, float, float, int]] | None
     """(top_k, top_p, min_p, seed); None when every temperature is 0."""
+    work: Work
+    kind: Kind
 
 
 class DecodeGraphs:
@@ -71,10 +71,18 @@ class DecodeGraphs:
         word, number, each = torch.int32, torch.float32, (max_batch,)
         self._inputs = StepInputs(
             {
-                "counts": ((4,), word),
                 "ids": (each, word),
                 "positions": (each, word),
                 "places": (each, word),
+                "patched": ((1,), word),
+                "patches": ((_PATCHES, 3), word),
+            },
+            model.device,
+        )
+        self._batch: Batch | None = None
+        self._batch_inputs = StepInputs(
+            {
+                "counts": ((3,), word),
                 "rows": (each, word),
                 "temperatures": (each, number),
                 "top_k": (each, word),
@@ -85,7 +93,6 @@ class DecodeGraphs:
                 "wide": ((limits[1], 6), word),
                 "merges": ((max_batch, 3), word),
                 "entries": ((parts,), word),
-                "patches": ((_PATCHES, 3), word),
             },
             model.device,
         )
@@ -114,38 +121,46 @@ class DecodeGraphs:
             self._run(size, kind)
         self._graphs[size, kind] = graph
 
-    def launch(self, batch: Batch, work: Work, kind: Kind) -> None:
-        """Start a step; its tokens will be in `out`, in the batch's order, and each row's in `newest`."""
-        count = len(batch.ids)
-        self.capture(count, kind)
+    def launch(self, batch: Batch, ids: Sequence[int], positions: NDArray[np.int32]) -> None:
+        """Start a step; its tokens will be in `out`, in the batch's order, and each row's in `newest`.
+
+        ids: -(r + 1) is the token that row r sampled last.
+        """
+        count = len(ids)
+        self.capture(count, batch.kind)
         size = self._size(count)
+        if batch is not self._batch:
+            self._upload(batch, size)
         patches = self._tables.take_patches()
         if len(patches) > _PATCHES:
             self.patch(patches[_PATCHES:])
             patches = patches[:_PATCHES]
         arrays = self._inputs.next()
-        arrays["counts"][:] = len(work.narrow), len(work.wide), len(work.merges), len(patches)
-        arrays["ids"][:count], arrays["ids"][count:size] = batch.ids, 0
-        arrays["positions"][:count], arrays["positions"][count:size] = batch.positions, 0
-        arrays["places"][:count] = batch.positions + 1
+        arrays["ids"][:count], arrays["ids"][count:size] = ids, 0
+        arrays["positions"][:count], arrays["positions"][count:size] = positions, 0
+        arrays["places"][:count] = positions + 1
+        arrays["patched"][0] = len(patches)
+        if patches:
+            arrays["patches"][: len(patches)] = patches
+        self._inputs.upload()
+        self._graphs[size, batch.kind].replay()
+
+    def _upload(self, batch: Batch, size: int) -> None:
+        """What stays the same while the batch does."""
+        self._batch, work, count = batch, batch.work, len(batch.rows)
+        arrays = self._batch_inputs.next()
+        arrays["counts"][:] = len(work.narrow), len(work.wide), len(work.merges)
         arrays["rows"][:count], arrays["rows"][count:size] = batch.rows, self._tables.null_row
         arrays["temperatures"][:count], arrays["temperatures"][count:size] = batch.temperatures, 0
         if batch.filters is not None:
-            for name, column in zip(
-                ("top_k", "top_p", "min_p", "seeds"), zip(*batch.filters, strict=True), strict=True
-            ):
+            columns = zip(*batch.filters, strict=True)
+            for name, column in zip(("top_k", "top_p", "min_p", "seeds"), columns, strict=True):
                 arrays[name][:count] = column
-        for name, content in (
-            ("narrow", work.narrow),
-            ("wide", work.wide),
-            ("merges", work.merges),
-            ("entries", work.entries),
-            ("patches", patches),
-        ):
-            if len(content):
-                arrays[name][: len(content)] = content
-        self._inputs.upload()
-        self._graphs[size, kind].replay()
+        arrays["narrow"][: len(work.narrow)] = work.narrow
+        arrays["wide"][: len(work.wide)] = work.wide
+        arrays["merges"][: len(work.merges)] = work.merges
+        arrays["entries"][: len(work.entries)] = work.entries
+        self._batch_inputs.upload()
 
     def patch(self, patches: list[tuple[int, int, int]]) -> None:
         """Apply changes of the tables by themselves."""
@@ -184,17 +199,20 @@ class DecodeGraphs:
 
     def _fill_idle(self, size: int) -> None:
         """Inputs of nothing but padding: what a capture may run on."""
+        nothing = np.zeros((0, 6), dtype=np.int32)
+        work = Work(nothing, nothing, nothing[:, :3], nothing[:, 0], 0)
+        self._upload(Batch(nothing[:, 0], [], None, work, "whole"), size)
+        self._batch = None
         arrays = self._inputs.next()
-        for name in ("counts", "ids", "positions", "temperatures"):
-            arrays[name][:] = 0
-        arrays["rows"][:] = self._tables.null_row
+        for array in arrays.values():
+            array[:] = 0
         self._inputs.upload()
 
     def _run(self, size: int, kind: Kind) -> None:
-        inputs, model = self._inputs.device, self._model
+        inputs, model = self._inputs.device | self._batch_inputs.device, self._model
         narrow, wide = self._limits(size, kind)
         merges = 0 if kind == "whole" else size
-        self._patch(inputs["patches"], inputs["counts"][3:], _PATCHES)
+        self._patch(inputs["patches"], inputs["patched"], _PATCHES)
         plan = AttentionPlan(
             positions=inputs["positions"][:size],
             rows=inputs["rows"][:size],

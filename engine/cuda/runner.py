@@ -44,6 +44,27 @@ class _Launched:
     swap_s: float
 
 
+_STEPS_PLANNED = 32
+"""Steps that a decoding batch is planned for ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoding:
+    """A batch that decodes, planned for some steps."""
+
+    rows: list[int]
+    changes: int
+    limits: NDArray[np.int32]
+    """Tokens up to which its sequences may grow."""
+    order: NDArray[np.intp]
+    """Place among the spans of each of the batch's entries."""
+    batch: Batch
+
+    def covers(self, rows: list[int], changes: int, lengths: NDArray[np.int32]) -> bool:
+        """Whether a step of these sequences, of these lengths, is one it was planned for."""
+        return rows == self.rows and changes == self.changes and bool((lengths <= self.limits).all())
+
+
 class CudaRunner(Runner):
     """See `Runner`; `max_running` sequences at most are in a step."""
 
@@ -58,7 +79,7 @@ class CudaRunner(Runner):
         self._tables = DeviceTables(2 * max_running, width, block_size, model.device)
         self._graphs = DecodeGraphs(model, self.kv, self._tables, block_size, max_running)
         self._in_flight: deque[_Launched | StepResult] = deque()
-        self._sharing: tuple[tuple[int, ...], int, Sharing] | None = None
+        self._decoding: _Decoding | None = None
 
     def warm_up(self) -> None:
         """Compile what steps of every kind need, and capture the decode graphs."""
@@ -131,41 +152,32 @@ class CudaRunner(Runner):
     # -- one token of each sequence ------------------------------------------------------------------
 
     def _launch_decode(self, spans: list[Span]) -> tuple[Tensor, NDArray[np.intp]]:
-        rows = np.array([self._tables.place(s.sequence, s.start, s.start + 1) for s in spans], dtype=np.int32)
+        rows = [self._tables.place(span.sequence, span.start, span.start + 1) for span in spans]
         lengths = np.array([span.start + 1 for span in spans], dtype=np.int32)
-        sharing = self._find_sharing(rows, lengths)
-        work = self._work(sharing, rows, lengths)
+        decoding = self._decoding
+        if decoding is None or not decoding.covers(rows, self._tables.changes, lengths):
+            decoding = self._decoding = self._plan_batch(spans, rows, lengths)
+        order = decoding.order
+        tokens = [spans[place].sequence.tokens[-1] for place in order]
+        self._graphs.launch(decoding.batch, _ids(tokens, decoding.batch.rows), lengths[order] - 1)
+        return self._graphs.out[: len(spans)], order
+
+    def _plan_batch(self, spans: list[Span], rows: list[int], lengths: NDArray[np.int32]) -> _Decoding:
+        """What is read how, now and in the steps to come: sequences grow, and all else stays."""
+        table_rows = np.array(rows, dtype=np.int32)
+        full = (lengths - 1) // self.block_size
+        sharing = find_sharing(self._tables.host, table_rows, full, self.block_size)
+        limits = lengths + _STEPS_PLANNED
+        work = self._plan(decode_runs(sharing, table_rows[sharing.order], limits[sharing.order]), len(spans))
         kind = self._graphs.kind_of(work, len(spans))
         if kind is None:  # more of a tree than the graphs have room for
             sharing = Sharing(np.arange(len(spans)), [], np.zeros(len(spans), dtype=np.int32), 0)
-            work = self._work(sharing, rows, lengths)
+            work = self._plan(decode_runs(sharing, table_rows, limits), len(spans))
             kind = self._graphs.kind_of(work, len(spans))
             assert kind is not None, "a batch that shares nothing fits its graph"
-        order = sharing.order
-        sequences = [spans[place].sequence for place in order]
-        ordered = rows[order]
-        temperatures, filters = _sampling(sequences)
-        batch = Batch(
-            ids=_ids([s.tokens[-1] for s in sequences], ordered),
-            positions=lengths[order] - 1,
-            rows=ordered,
-            temperatures=temperatures,
-            filters=filters,
-        )
-        self._graphs.launch(batch, work, kind)
-        return self._graphs.out[: len(spans)], order
-
-    def _find_sharing(self, rows: NDArray[np.int32], lengths: NDArray[np.int32]) -> Sharing:
-        """What the batch shares; the same as in the step before while the batch and its blocks are the same."""
-        batch, changes = tuple(rows.tolist()), self._tables.changes
-        if self._sharing is None or self._sharing[:2] != (batch, changes):
-            found = find_sharing(self._tables.host, rows, (lengths - 1) // self.block_size, self.block_size)
-            self._sharing = (batch, changes, found)
-        return self._sharing[2]
-
-    def _work(self, sharing: Sharing, rows: NDArray[np.int32], lengths: NDArray[np.int32]) -> Work:
-        order = sharing.order
-        return self._plan(decode_runs(sharing, rows[order], lengths[order]), len(order))
+        temperatures, filters = _sampling([spans[place].sequence for place in sharing.order])
+        batch = Batch(table_rows[sharing.order], temperatures, filters, work, kind)
+        return _Decoding(rows, self._tables.changes, limits, sharing.order, batch)
 
     def _plan(self, runs: Runs, tokens: int) -> Work:
         config = self.model.config

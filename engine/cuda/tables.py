@@ -28,6 +28,8 @@ class DeviceTables:
         self._free = list(range(rows))
         self._ends = [-1] * rows
         self._preemptions = [0] * rows
+        self._written = [0] * rows
+        """The block that holds each row's newest token."""
         self._patches: list[tuple[int, int, int]] = []
 
     def place(self, sequence: Sequence, start: int, end: int) -> int:
@@ -38,21 +40,22 @@ class DeviceTables:
         else:
             self._rows.move_to_end(sequence.id)
         table, size = sequence.table, self._block_size
-        needed = (end - 1) // size + 1
-        if self._ends[row] == start and self._preemptions[row] == sequence.preemptions:
-            first = start // size  # only blocks that are written now can be other ones than before
-            if start % size:
-                self.changes += table[first] != self.host[row, first]  # copy-on-write
-        else:
+        first, last = start // size, (end - 1) // size
+        if self._ends[row] != start or self._preemptions[row] != sequence.preemptions:
             first = 0
             self.changes += 1
+        elif start % size:  # only blocks that are written now can be other ones than before
+            if first == last and table[first] == self._written[row]:
+                self._ends[row] = end
+                return row
+            self.changes += table[first] != self._written[row]  # copy-on-write
         mine = self.host[row]
-        for index in range(first, needed):
+        for index in range(first, last + 1):
             block = table[index]
             if mine[index] != block:
                 mine[index] = block
                 self._patches.append((row, index, block))
-        self._ends[row], self._preemptions[row] = end, sequence.preemptions
+        self._ends[row], self._preemptions[row], self._written[row] = end, sequence.preemptions, table[last]
         return row
 
     def row_of(self, sequence: Sequence) -> int:

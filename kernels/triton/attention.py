@@ -4,7 +4,7 @@ Work comes as *items* (`kernels/triton/plan.py` makes them): some queries that r
 
 ```
 item      queries                         keys
-decode    one token                       a piece of its sequence
+decode    one token                       a piece of its sequence, as far as it has grown
 shared    the tokens of many sequences    a piece of the blocks they have in common
 prefill   neighbouring tokens of a span   a piece of their sequence, causally
 ```
@@ -64,14 +64,18 @@ def attend_items(
         tl.extra.cuda.gdc_wait()
     item = tl.program_id(0) // KV_HEADS
     head = tl.program_id(0) % KV_HEADS
-    if item >= tl.load(count):
-        return
     first = tl.load(items + item * 6)
     queries = tl.load(items + item * 6 + 1)
-    table = tables + tl.load(items + item * 6 + 2).to(tl.int64) * table_stride
+    table_row = tl.load(items + item * 6 + 2)
     start = tl.load(items + item * 6 + 3)
     stop = tl.load(items + item * 6 + 4)
     part = tl.load(items + item * 6 + 5)
+    if item >= tl.load(count):  # after the loads, which so wait for memory once
+        return
+    table = tables + table_row.to(tl.int64) * table_stride
+    newest = tl.load(positions + first)
+    if queries == 1:  # planned for the steps to come as well
+        stop = tl.minimum(stop, newest + 1)
 
     row = tl.arange(0, ROWS)
     query = row // GROUP
@@ -95,7 +99,7 @@ def attend_items(
     if WINDOW > 0:
         clear = start
     else:
-        clear = start + tl.maximum(tl.minimum(stop, tl.load(positions + first) + 1) - start, 0) // TILE * TILE
+        clear = start + tl.maximum(tl.minimum(stop, newest + 1) - start, 0) // TILE * TILE
     for begin in range(start, clear, TILE):
         n = begin + key
         page = tl.load(table + n // BLOCK_SIZE).to(tl.int64) * block_stride
@@ -170,11 +174,11 @@ def merge_parts(
         tl.extra.cuda.gdc_launch_dependents()
     merge = tl.program_id(0)
     head = tl.program_id(1)
-    if merge >= tl.load(count):
-        return
     token = tl.load(merges + merge * 3).to(tl.int64)
     begin = tl.load(merges + merge * 3 + 1)
     end = tl.load(merges + merge * 3 + 2)
+    if merge >= tl.load(count):
+        return
     d = tl.arange(0, BLOCK_D)
     best = float("-inf")
     total = 0.0

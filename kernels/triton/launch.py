@@ -257,7 +257,7 @@ def _attend_settings(rows: int, head_dim: int, dtype: torch.dtype) -> tuple[int,
         return 32, 4, 2
     if rows == NARROW_ROWS:
         return 64, 2, 3
-    return 64, 4, 2
+    return 64, 4, 3
 
 
 def copy_blocks(kv: Tensor, pairs: Sequence[tuple[int, int]]) -> None:

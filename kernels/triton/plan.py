@@ -49,7 +49,7 @@ class AttentionPlan:
 
 @cache
 def program_target(device: str) -> int:
-    """Programs that keep a device's memory busy: two for each multiprocessor."""
+    """Programs of the attention kernel that run at a time: two on each multiprocessor, by their shared memory."""
     if not device.startswith("cuda"):
         return 64
     return 2 * torch.cuda.get_device_properties(device).multi_processor_count

@@ -2,52 +2,163 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine import models
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.protocol import AddRequest, SamplingParams
-from engine.runner import Runner
+from engine.cuda.runner import CudaRunner
+from engine.models.loading import LoadedModel
+from engine.protocol import AddRequest, BeamParams, SamplingParams
+from engine.runner import make_runner
 from tests.engine.fakes import run, tokens_of
 from tests.models import tiny_llama
 
 pytestmark = pytest.mark.gpu
 
 
-def make_core(directory: Path, device: str, num_blocks: int, **settings: int | bool) -> EngineCore:
-    model = models.load(directory, EngineConfig(model=str(directory), dtype="float32", device=device), lambda _: None)
-    runner = Runner(model, num_blocks, 8, int(settings.get("host_slots", 0)))
+def load(directory: Path, device: str, dtype: str = "float32") -> LoadedModel:
+    return models.load(directory, EngineConfig(model=str(directory), dtype=dtype, device=device), lambda _: None)  # type: ignore[arg-type]
+
+
+def make_core(model: LoadedModel, num_blocks: int, block_size: int = 16, **settings: int | bool) -> EngineCore:
+    runner = make_runner(model, num_blocks, block_size, int(settings.get("host_slots", 0)), 64)
     return EngineCore(
         runner,
         num_blocks=num_blocks,
-        block_size=8,
+        block_size=block_size,
         max_context=model.info.max_context,
         vocab_size=model.info.vocab_size,
         **settings,  # type: ignore[arg-type]
     )
 
 
-@pytest.mark.parametrize("swap", [True, False])
-def test_preempted_forked_and_cached_requests_say_what_the_cpu_says(tmp_path: Path, swap: bool) -> None:
-    directory = tiny_llama(tmp_path)
+def ask(core: EngineCore, prompts: list[list[int]], max_tokens: int, **more: object) -> dict[str, list[list[int]]]:
+    """Every answer to every prompt."""
+    n = int(more.pop("n", 1))  # type: ignore[call-overload]
+    beam = more.pop("beam", None)
+    for name, prompt in enumerate(prompts):
+        sampling = SamplingParams(max_tokens=max_tokens, seed=name, **{"temperature": 0, **more})  # type: ignore[arg-type]
+        request = AddRequest(
+            request_id=str(name), session=str(name), prompt=tuple(prompt), sampling=sampling, n=n, beam=beam
+        )
+        core.add(request)
+    outputs = run(core)
+    return {name: [tokens_of(found, index) for index in range(n)] for name, found in sorted(outputs.items())}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    """Forty that start alike."""
     rng = random.Random(1)
     stem = [rng.randrange(512) for _ in range(17)]
-    prompts = [[*stem, *(rng.randrange(512) for _ in range(rng.randint(1, 9)))] for _ in range(40)]
-    gpu = make_core(directory, "cuda", 40, max_running=24, host_slots=60)
+    return [[*stem, *(rng.randrange(512) for _ in range(rng.randint(1, 9)))] for _ in range(40)]
+
+
+@pytest.mark.parametrize("swap", [True, False])
+def test_preempted_swapped_and_cached_requests(tiny: Path, prompts: list[list[int]], swap: bool) -> None:
+    gpu = make_core(load(tiny, "cuda"), 40, 8, max_running=24, host_slots=60)
     gpu.costs.token_s, gpu.costs.block_s = (1.0, 1e-9) if swap else (1e-9, 1.0)
-    cpu = make_core(directory, "cpu", 2000, prefix_cache=False)
-    for core in (gpu, cpu):
-        for name, prompt in enumerate(prompts):
-            sampling = SamplingParams(max_tokens=24, temperature=0, seed=0)
-            request = AddRequest(request_id=str(name), session="s", prompt=tuple(prompt), sampling=sampling, n=1)
-            core.add(request)
-    got, wanted = run(gpu), run(cpu)
+    cpu = make_core(load(tiny, "cpu"), 2000, 8, prefix_cache=False)
+
+    assert ask(gpu, prompts, 24) == ask(cpu, prompts, 24)
+
     assert gpu.scheduler.preemptions > 0
-    assert {name: tokens_of(outputs) for name, outputs in got.items()} == {
-        name: tokens_of(outputs) for name, outputs in wanted.items()
-    }
     gpu.blocks.check()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n": 4, "temperature": 0.8},
+        {"n": 3, "temperature": 1.0, "top_k": 20, "top_p": 0.9, "min_p": 0.01},
+        {"n": 3, "beam": BeamParams(width=3)},
+        {"presence_penalty": 0.5, "repetition_penalty": 1.2, "logit_bias": ((7, 3.0), (9, -100.0))},
+        {"logprobs": 2},
+    ],
+    ids=["n=4", "filters", "beam", "penalties", "logprobs"],
+)
+def test_every_way_of_sampling(tiny: Path, prompts: list[list[int]], settings: dict[str, object]) -> None:
+    """Copies on write and all: a prompt's answers, and beams, share its half-filled block."""
+    gpu = make_core(load(tiny, "cuda"), 300, max_running=24)
+    cpu = make_core(load(tiny, "cpu"), 2000, prefix_cache=False)
+
+    assert ask(gpu, prompts, 20, **settings) == ask(cpu, prompts, 20, **settings)
+
+
+def test_blocks_read_once_for_many_sequences_change_no_token(tiny: Path) -> None:
+    """Sixteen sequences share 400 tokens, eight of them 96 more: read apart from the rest, as the plan says."""
+    rng = random.Random(2)
+    stem, branch = ([rng.randrange(512) for _ in range(count)] for count in (400, 96))
+    prompts = [[*stem, *(branch if i < 8 else []), *(rng.randrange(512) for _ in range(3))] for i in range(16)]
+    gpu = make_core(load(tiny, "cuda"), 300)
+    cpu = make_core(load(tiny, "cpu"), 2000, prefix_cache=False)
+    assert isinstance(gpu.executor, CudaRunner)
+
+    assert ask(gpu, prompts, 12) == ask(cpu, prompts, 12)
+
+    assert gpu.executor._decoding is not None
+    assert gpu.executor._decoding.batch.kind == "shared"
+
+
+def test_a_stop_token_ends_an_answer_though_the_next_step_was_on_its_way(tiny: Path, prompts: list[list[int]]) -> None:
+    gpu = make_core(load(tiny, "cuda"), 300)
+    whole = ask(gpu, prompts[:8], 20)
+    stops = tuple({answers[0][7] for answers in whole.values()})
+
+    cut = ask(gpu, prompts[:8], 20, stop_token_ids=stops)
+
+    for name, (answer,) in whole.items():
+        end = next((i for i, token in enumerate(answer) if token in stops), 19)
+        assert cut[name] == [answer[: end + 1]]
+    assert not gpu.scheduler.running
+    gpu.blocks.check()
+
+
+def test_greedy_text_of_the_default_model(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where there is no network, PAGECHAT_MODEL names its .gguf file."""
+    try:
+        directory = models.resolve(os.environ.get("PAGECHAT_MODEL", "smollm2"), lambda _: None)
+    except models.ModelError as error:
+        pytest.skip(str(error))
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    texts = [
+        "The capital of France is",
+        "def fibonacci(n):",
+        "Once upon a time there was a small",
+        "A page table maps",
+        "1, 2, 3, 4,",
+        "To make bread you need " * 40,
+        "The quick brown fox jumps over the lazy dog. " * 20,
+        "Paging is",
+    ]
+    prompts = [tokenizer.encode(text).ids for text in texts]
+    gpu = make_core(load(directory, "cuda"), 600)
+    cpu = make_core(load(directory, "cpu"), 600)
+
+    assert ask(gpu, prompts, 48) == ask(cpu, prompts, 48)
+
+
+def test_a_model_beside_another_process_takes_what_is_left(tiny: Path) -> None:
+    from engine.memory import choose_num_blocks
+
+    model = load(tiny, "cuda", "bfloat16")
+    free, total = torch.cuda.mem_get_info()
+    taken = torch.empty(int(free * 0.6), dtype=torch.uint8, device="cuda")
+
+    blocks = choose_num_blocks(EngineConfig(model=str(tiny), step_tokens=512), model)
+
+    assert 0 < blocks * 16 * model.kv_bytes_per_token < free - taken.numel()
+    assert total > free

@@ -52,9 +52,19 @@ BORDERS = [(0, 1), (15, 1), (16, 1), (127, 1), (128, 1), (0, 64), (5, 3), (64, 6
 
 
 @pytest.mark.parametrize("spans", [VLLM_PREFILL, VLLM_DECODE, BORDERS], ids=["vllm prefill", "vllm decode", "borders"])
-@pytest.mark.parametrize("block_size", [16, 32, 64, 128])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"), [(4, 4, 128), (8, 2, 128), (5, 1, 64), (9, 3, 64), (8, 2, 96), (8, 2, 256)]
+    ("block_size", "heads", "kv_heads", "head_dim"),
+    [
+        (16, 4, 4, 128),
+        (16, 8, 2, 128),
+        (32, 8, 2, 128),
+        (64, 8, 2, 128),
+        (128, 8, 2, 128),
+        (16, 5, 1, 64),
+        (16, 9, 3, 64),
+        (32, 8, 2, 96),
+        (16, 8, 2, 256),
+    ],
 )
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_attention(

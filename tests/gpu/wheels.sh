@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 folder=${1:-.whl} python=${2:-3.12}
 packages=(msgspec pyzmq gguf typer shellingham annotated-doc platformdirs llguidance
           pydantic pydantic_core annotated-types typing-inspection typing_extensions
-          pytest pluggy iniconfig pytest-timeout pytest-asyncio hypothesis sortedcontainers)
+          pytest pytest-xdist execnet pluggy iniconfig pytest-timeout pytest-asyncio hypothesis sortedcontainers)
 platforms=(manylinux_2_39_x86_64 manylinux_2_35_x86_64 manylinux_2_34_x86_64 manylinux_2_31_x86_64
            manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_26_x86_64 manylinux_2_24_x86_64
            manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux_2_12_x86_64 manylinux1_x86_64)
