@@ -63,7 +63,8 @@ class DecodeGraphs:
         """Each row's token that was sampled last."""
         config = model.config
         self._model, self._kv, self._tables, self._block_size = model, kv, tables, block_size
-        self._spread = program_target(model.device) // config.kv_heads + 1
+        self._spread = 2 * program_target(model.device) // config.kv_heads
+        """Items that cutting adds at most."""
         limits = self._limits(max_batch, "shared")
         parts = 8 * max_batch + 16 * self._spread
         self._parts = torch.empty(parts, config.heads, config.head_dim, dtype=torch.float32, device=model.device)
@@ -195,7 +196,7 @@ class DecodeGraphs:
             return size, 0
         if kind == "split":
             return size + self._spread, 0
-        return 2 * size + 2 * self._spread, size // 2 + self._spread
+        return 2 * size + self._spread, size // 2 + self._spread
 
     def _fill_idle(self, size: int) -> None:
         """Inputs of nothing but padding: what a capture may run on."""

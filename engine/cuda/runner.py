@@ -52,7 +52,7 @@ _STEPS_PLANNED = 32
 class _Decoding:
     """A batch that decodes, planned for some steps."""
 
-    rows: list[int]
+    rows: tuple[int, ...]
     changes: int
     limits: NDArray[np.int32]
     """Tokens up to which its sequences may grow."""
@@ -60,7 +60,7 @@ class _Decoding:
     """Place among the spans of each of the batch's entries."""
     batch: Batch
 
-    def covers(self, rows: list[int], changes: int, lengths: NDArray[np.int32]) -> bool:
+    def covers(self, rows: tuple[int, ...], changes: int, lengths: NDArray[np.int32]) -> bool:
         """Whether a step of these sequences, of these lengths, is one it was planned for."""
         return rows == self.rows and changes == self.changes and bool((lengths <= self.limits).all())
 
@@ -152,17 +152,22 @@ class CudaRunner(Runner):
     # -- one token of each sequence ------------------------------------------------------------------
 
     def _launch_decode(self, spans: list[Span]) -> tuple[Tensor, NDArray[np.intp]]:
-        rows = [self._tables.place(span.sequence, span.start, span.start + 1) for span in spans]
-        lengths = np.array([span.start + 1 for span in spans], dtype=np.int32)
+        place = self._tables.place
+        # By row: in whatever order they are scheduled, the same sequences are the same batch.
+        rows, places = zip(
+            *sorted((place(s.sequence, s.start, s.start + 1), i) for i, s in enumerate(spans)), strict=True
+        )
+        in_row_order = [spans[i] for i in places]
+        lengths = np.array([span.start + 1 for span in in_row_order], dtype=np.int32)
         decoding = self._decoding
         if decoding is None or not decoding.covers(rows, self._tables.changes, lengths):
-            decoding = self._decoding = self._plan_batch(spans, rows, lengths)
+            decoding = self._decoding = self._plan_batch(in_row_order, rows, lengths)
         order = decoding.order
-        tokens = [spans[place].sequence.tokens[-1] for place in order]
+        tokens = [in_row_order[i].sequence.tokens[-1] for i in order]
         self._graphs.launch(decoding.batch, _ids(tokens, decoding.batch.rows), lengths[order] - 1)
-        return self._graphs.out[: len(spans)], order
+        return self._graphs.out[: len(spans)], np.array(places)[order]
 
-    def _plan_batch(self, spans: list[Span], rows: list[int], lengths: NDArray[np.int32]) -> _Decoding:
+    def _plan_batch(self, spans: list[Span], rows: tuple[int, ...], lengths: NDArray[np.int32]) -> _Decoding:
         """What is read how, now and in the steps to come: sequences grow, and all else stays."""
         table_rows = np.array(rows, dtype=np.int32)
         full = (lengths - 1) // self.block_size

@@ -49,10 +49,10 @@ class AttentionPlan:
 
 @cache
 def program_target(device: str) -> int:
-    """Programs of the attention kernel that run at a time: two on each multiprocessor, by their shared memory."""
+    """Programs of the narrow attention kernel that run at a time: four on each multiprocessor."""
     if not device.startswith("cuda"):
         return 64
-    return 2 * torch.cuda.get_device_properties(device).multi_processor_count
+    return 4 * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def plan_attention(

@@ -16,10 +16,10 @@ NARROW_ROWS = 16
 """Rows of the product for items with few queries: what the tensor cores take at least."""
 WIDE_ROWS = 128
 """Rows for items with many queries: prefill, and blocks that many sequences share."""
-LEAST_KEYS = 128
+LEAST_KEYS = 64
 """Fewest keys of a piece."""
 _START_COST = 90
-"""What starting an item costs, in keys: 3 us, when all programs together read 264 keys in 33 ns (H200, 8 KV heads)."""
+"""What starting an item costs, in keys."""
 _MERGE_COST = 90
 """What the merge costs a step that needs one, in keys."""
 
@@ -62,13 +62,16 @@ class Work:
 
 
 def plan_work(runs: Runs, tokens: int, *, group: int, kv_heads: int, programs: int) -> Work:
-    """Cut runs so that `programs` programs at a time are done as early as can be; longest items first.
+    """Cut runs so that `programs` programs at a time (of the wide kernel, which takes more room, half as many) are done
+    as early as can be; longest items first. Wide runs are cut only where there are too few.
 
     Every query of 0 .. tokens - 1 is in at least one run or in none at all (padding); its runs' keys do not overlap.
     """
     is_wide = runs.queries * group > NARROW_ROWS
-    narrow = _cut(_select(runs, ~is_wide), kv_heads, programs)
-    wide = _cut(_tile(_select(runs, is_wide), WIDE_ROWS // group), kv_heads, programs)
+    at_once = max(1, programs // kv_heads)
+    narrow = _cut(_select(runs, ~is_wide), at_once)
+    tiles = _tile(_select(runs, is_wide), WIDE_ROWS // group)
+    wide = _cut(tiles, at_once // 2 if len(tiles.first) < at_once // 2 else 0)
     items = np.concatenate((narrow, wide))
     first, queries = items[:, 0], items[:, 1]
 
@@ -107,10 +110,10 @@ def _tile(runs: Runs, most: int) -> Runs:
     return Runs(runs.first[at] + before, queries, runs.row[at], runs.start[at], stop, runs.causal[at])
 
 
-def _cut(runs: Runs, kv_heads: int, programs: int) -> Ints:
-    """Items [n, ITEM_FIELDS], longest first, part not set; long runs become several."""
+def _cut(runs: Runs, at_once: int) -> Ints:
+    """Items [n, ITEM_FIELDS], longest first, part not set; long runs become several, unless `at_once` is 0."""
     length = runs.stop - runs.start
-    pieces, size = _pieces(length, max(1, programs // kv_heads))
+    pieces, size = _pieces(length, at_once) if at_once else (np.ones_like(length), length)
     at = np.repeat(np.arange(len(pieces)), pieces)
     start = runs.start[at] + _within(pieces) * size[at]
     stop = np.minimum(start + size[at], runs.stop[at])
@@ -125,7 +128,7 @@ def _pieces(length: Ints, at_once: int) -> tuple[Ints, Ints]:
     """
     if not len(length):
         return length, length
-    best: tuple[float, Ints, Ints] | None = None
+    best: tuple[float, Ints, Ints] = (np.inf, np.ones_like(length), length)
     longest, total = int(length.max()), int(length.sum(dtype=np.int64))
     shares = {-(-longest // n) for n in (1, 2, 3, 4, 6, 8)} | {-(-total // (at_once * n)) for n in (1, 2, 3, 4, 6)}
     for share in sorted({max(LEAST_KEYS, share) for share in shares}, reverse=True):
@@ -133,11 +136,12 @@ def _pieces(length: Ints, at_once: int) -> tuple[Ints, Ints]:
         size = -(-length // pieces)
         size += -size % 64  # whole tiles but for the last piece
         pieces = -(-length // size)
+        if int(pieces.sum()) > len(length) + 2 * at_once:  # keeps what a CUDA graph must have room for small
+            continue
         rounds = np.sort(np.repeat(size, pieces))[::-1][::at_once]
         cost = float(rounds.sum()) + _START_COST * len(rounds) + _MERGE_COST * bool((pieces > 1).any())
-        if best is None or cost < best[0]:
+        if cost < best[0]:
             best = cost, pieces, size
-    assert best is not None
     return best[1], best[2]
 
 

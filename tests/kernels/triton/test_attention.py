@@ -153,3 +153,33 @@ def test_items_cover_each_run_once_and_parts_are_merged_whole(shapes: list[tuple
     merged = {query: sorted(work.entries[a:b].tolist()) for query, a, b in work.merges.tolist()}
     assert merged == {query: sorted(parts) for query, parts in parts_of.items() if parts}
     assert sorted(p for parts in parts_of.values() for p in parts) == list(range(work.parts))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "pieces"),
+    [
+        ([1024] * 64, 1),  # 512 programs are at work at once as it is
+        ([1168] * 16, 4),  # four times as many are, so as to be done in one round
+        ([32768], 64),
+        ([100] * 3, 1),
+        ([4096] * 256, 1),
+    ],
+)
+def test_runs_are_cut_so_that_all_programs_have_something_to_read(lengths: list[int], pieces: int) -> None:
+    runs = Runs.of([(i, 1, i, 0, length, False) for i, length in enumerate(lengths)])
+
+    work = plan_work(runs, len(lengths), group=4, kv_heads=8, programs=528)
+
+    assert len(work.narrow) == pieces * len(lengths)
+
+
+def test_a_ragged_batch_is_cut_where_it_is_long() -> None:
+    lengths = [int(100 * 160 ** (i / 63)) for i in range(64)]
+    runs = Runs.of([(i, 1, i, 0, length, False) for i, length in enumerate(lengths)])
+
+    work = plan_work(runs, 64, group=4, kv_heads=8, programs=528)
+
+    sizes = work.narrow[:, 4] - work.narrow[:, 3]
+    assert sizes.max() < 16000 / 3
+    assert (np.diff(sizes) <= 0).all(), "longest first"
+    assert sum(lengths) == sizes.sum()
