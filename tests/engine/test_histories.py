@@ -225,7 +225,7 @@ class Histories(RuleBasedStateMachine):
         assert self.core.blocks.host_used == 0, "no host slot leaks"
 
 
-Histories.TestCase.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
+Histories.TestCase.settings = settings(max_examples=2000, stateful_step_count=30, deadline=None)
 TestHistories = Histories.TestCase
 
 
