@@ -424,6 +424,10 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
     stop: Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=16)] = []
+    stop_token_ids: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=64)] = []
+    """Tokens that end the answer, beside the model's own."""
+    ignore_eos: bool = False
+    """The model's own end-of-answer tokens do not end it."""
 
 
 class Chat(Message, frozen=True):
@@ -490,6 +494,8 @@ class Delta(Message, frozen=True):
     """Tokens generated so far, for this answer."""
     index: int = 0
     """Which of the request's n answers."""
+    token_ids: tuple[int, ...] = ()
+    """The tokens behind the text, for requests that ask for them."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -580,6 +586,10 @@ class Status(Message, frozen=True):
     throughput: ThroughputStatus
     shadows: list[ShadowStatus] = []
     """How each policy would fare with the live requests; the last that the engine told."""
+    http: str | None = None
+    """Where the OpenAI-compatible door is; None when there is none."""
+    http_problem: str | None = None
+    """Why there is none, although it was wanted."""
 
 
 class Stopping(Message, frozen=True):

@@ -7,16 +7,16 @@ config.json), never code. The engine has weights and knows no text; this is the 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from engine.protocol import ChatMessage, ChatOptions, SamplingParams
+from engine.protocol import ChatOptions, SamplingParams
 from pagechat.daemon.answer import AnswerText
 from pagechat.daemon.errors import RequestError
+from pagechat.daemon.generation import Conversation, Prompt, Text
 from pagechat.daemon.prompt import ChatTokenizer
 from pagechat.daemon.template import PLAIN_TEMPLATE, ChatTemplate
 
@@ -46,12 +46,22 @@ class ModelText:
     defaults: SamplingDefaults
     stop_token_ids: tuple[int, ...]
     """Tokens that end an answer; never part of its text."""
+    vocab_size: int
     has_template: bool
     """False: a base model, whose messages are written one a line (template.PLAIN_TEMPLATE)."""
 
-    def prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def prompt(self, prompt: Prompt) -> list[int]:
         """Token ids of the prompt. Raises RequestError."""
-        return self.tokenizer.encode(messages)
+        if isinstance(prompt, Conversation):
+            return self.tokenizer.encode(prompt)
+        if isinstance(prompt, Text):
+            return self.tokenizer.encode_text(prompt)
+        for place, id_ in enumerate(prompt):
+            if not 0 <= id_ < self.vocab_size:
+                raise RequestError(
+                    "bad_request", f"prompt[{place}]: {id_} is no token; ids go from 0 to {self.vocab_size - 1:,}"
+                )
+        return list(prompt)
 
     def answer(self, options: ChatOptions) -> AnswerText:
         """The text side of an answer that is about to begin."""
@@ -71,8 +81,18 @@ class ModelText:
             top_p=defaults.top_p if options.top_p is None else options.top_p,
             top_k=defaults.top_k if options.top_k is None else options.top_k,
             seed=int.from_bytes(os.urandom(8)) >> 1 if options.seed is None else options.seed,
-            stop_token_ids=self.stop_token_ids,
+            stop_token_ids=self._stop_token_ids(options),
         )
+
+    def _stop_token_ids(self, options: ChatOptions) -> tuple[int, ...]:
+        """Raises RequestError for an id that no token has."""
+        for id_ in options.stop_token_ids:
+            if id_ >= self.vocab_size:
+                raise RequestError(
+                    "bad_request", f"stop_token_ids: {id_} is no token; ids go from 0 to {self.vocab_size - 1:,}"
+                )
+        own = () if options.ignore_eos else self.stop_token_ids
+        return (*own, *options.stop_token_ids)
 
 
 def load(path: Path, vocab_size: int) -> ModelText:
@@ -98,6 +118,7 @@ def load(path: Path, vocab_size: int) -> ModelText:
         tokenizer=tokenizer,
         defaults=_defaults(generation),
         stop_token_ids=_token_ids(ends, vocab_size),
+        vocab_size=vocab_size,
         has_template=source is not None,
     )
 
