@@ -23,6 +23,7 @@ from pagechat.commands.options import (
     BlockSize,
     Device,
     Dtype,
+    Keys,
     KvMemory,
     MaxContext,
     MaxRunning,
@@ -110,6 +111,16 @@ def serve(
             help="Seconds until a silent engine is replaced.",
         ),
     ] = 120.0,
+    http: Annotated[
+        str,
+        typer.Option(
+            envvar="PAGECHAT_HTTP",
+            metavar="HOST:PORT",
+            help='Where OpenAI-compatible clients find it; port 0 takes a free one, "off" none.',
+        ),
+    ] = "127.0.0.1:8008",
+    no_http: Annotated[bool, typer.Option("--no-http", help="No HTTP: as --http off.")] = False,
+    keys: Keys = None,
     engine_command: Annotated[str | None, typer.Option(envvar="PAGECHAT_ENGINE_COMMAND", hidden=True)] = None,
 ) -> int:
     """Run the daemon in the foreground (the default command). Ctrl-C ends it."""
@@ -128,16 +139,23 @@ def serve(
         device=device,
         threads=threads,
     )
+    from pagechat.daemon.http.address import AddressError, parse
+    from pagechat.daemon.http.keys import KeysError
     from pagechat.daemon.serve import serve as run
     from pagechat.daemon.supervisor import Patience
 
-    return run(
-        config,
-        run_dir=run_dir,
-        ephemeral=ephemeral,
-        engine_command=shlex.split(engine_command) if engine_command else None,
-        patience=Patience(hang_s=hang_timeout),
-    )
+    try:
+        return run(
+            config,
+            run_dir=run_dir,
+            ephemeral=ephemeral,
+            engine_command=shlex.split(engine_command) if engine_command else None,
+            patience=Patience(hang_s=hang_timeout),
+            http=None if no_http or http == "off" else parse(http),
+            keys=keys,
+        )
+    except (AddressError, KeysError) as error:
+        raise CommandError(str(error), exits.FAILED) from None
 
 
 def _on_command_line(ctx: typer.Context, name: str) -> bool:

@@ -43,6 +43,9 @@ from pagechat.daemon.doors import CLIENT_QUEUE, Doors
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation, Generation
 from pagechat.daemon.greeting import greet, refuse
+from pagechat.daemon.http.admission import Admission
+from pagechat.daemon.http.door import HttpDoor
+from pagechat.daemon.http.service import Service
 from pagechat.daemon.pool_watch import PoolWatch, takeover
 from pagechat.daemon.sessions import MAX_NAME
 from pagechat.daemon.supervisor import Listeners, Patience, Supervisor
@@ -52,6 +55,8 @@ log = logging.getLogger(__name__)
 _RETRY_S = 0.5
 _MOST_UNDELIVERED = 1_000
 _LINGER_MS = 500
+_HTTP_STOP_S = 3.0
+"""For the last words of HTTP answers; they are ready when it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,13 @@ class Front:
         patience: Patience | None = None,
         on_change: Callable[[Front], None] = lambda front: None,
         client_queue: int = CLIENT_QUEUE,
+        http: HttpDoor | None = None,
+        http_problem: str | None = None,
     ) -> None:
-        """`on_change` is called whenever the engine's state or load progress changed. Binds the sockets."""
+        """`on_change` is called whenever the engine's state or load progress changed. Binds the sockets.
+
+        `http_problem`: why there is no `http`, for the status.
+        """
         self.supervisor: Supervisor
         self.stop_asked = asyncio.Event()
         self._started = time.monotonic()
@@ -105,16 +115,21 @@ class Front:
             patience=patience,
         )
         self._pool = PoolWatch(self.supervisor.snapshot)
+        self._http, self._http_problem = http, http_problem
 
     async def run(self) -> None:
         """Until `stop_asked` is set; then answers get what they have so far and everything is closed."""
         supervising = asyncio.create_task(self.supervisor.run())
+        opening = asyncio.create_task(self._open_http())
         asked = asyncio.create_task(self.stop_asked.wait())
         try:
             await asyncio.wait((supervising, asked), return_when=asyncio.FIRST_COMPLETED)
         finally:
             asked.cancel()
             self.answering.end_all()
+            await opening
+            if self._http is not None:
+                await self._http.stop(_HTTP_STOP_S)
             await self.supervisor.stop()
             await asyncio.wait((supervising,))
             self._pool.stop()
@@ -124,6 +139,16 @@ class Front:
             self._doors.close(_LINGER_MS)
             await asyncio.to_thread(self._context.term)
         supervising.result()
+
+    async def _open_http(self) -> None:
+        if self._http is not None:
+            service = Service(
+                answering=self.answering,
+                supervisor=self.supervisor,
+                status=lambda: self._status(0),
+                admission=Admission(self._http.limits),
+            )
+            await self._http.serve(service)
 
     async def drain(self, patience_s: float) -> None:
         """Begins nothing new and waits until what runs has ended, `patience_s` seconds at most."""
@@ -259,6 +284,8 @@ class Front:
             scheduler=self._pool.scheduler(),
             throughput=self._pool.throughput(),
             shadows=self._pool.shadows(),
+            http=self._http.url if self._http else None,
+            http_problem=self._http_problem,
         )
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:

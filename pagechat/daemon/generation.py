@@ -33,8 +33,10 @@ class Text:
     """Put the tokenizer's own first tokens (BOS) before it, unless it begins with them."""
 
 
-Prompt = Conversation | Text | Sequence[int]
-"""The last: token ids."""
+Tokens = Sequence[int]
+"""Token ids."""
+
+Prompt = Conversation | Text | Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,9 @@ from engine.config import EngineConfig
 from engine.protocol import EngineReady
 from pagechat import __version__, rundir
 from pagechat.daemon.front import Front
+from pagechat.daemon.http.address import Address, AddressError
+from pagechat.daemon.http.door import HttpDoor
+from pagechat.daemon.http.keys import KeysError, default_path
 from pagechat.daemon.narrate import Narrator
 from pagechat.daemon.supervisor import Patience
 from pagechat.sizes import format_size
@@ -36,18 +39,36 @@ def serve(
     ephemeral: bool = False,
     engine_command: Sequence[str] | None = None,
     patience: Patience | None = None,
+    http: Address | None = None,
+    keys: Path | None = None,
 ) -> int:
     """Runs the daemon. Returns its exit status: 0 when it was asked to end, 1 when the model cannot be loaded.
 
-    Raises RunDirError, AlreadyRunning. An ephemeral daemon whose model cannot be loaded goes on, to tell its parent.
+    `http` None: without that door. `keys`: the file of its API keys (None: the user's own).
+    Raises RunDirError, AlreadyRunning, AddressError, KeysError. An ephemeral daemon whose model cannot be loaded goes
+    on, to tell its parent; and it goes on without HTTP where the address is taken.
     """
     directory = rundir.run_dir(run_dir)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one request, one thread; and no pool that a fork would break
     lock = rundir.DaemonLock(directory, rundir.DaemonInfo(pid=os.getpid(), version=__version__, started=time.time()))
     try:
-        return asyncio.run(_Daemon(directory, config, ephemeral, engine_command, patience).run(lock))
+        door, problem = _listen(http, keys or default_path(), ephemeral)
+        daemon = _Daemon(directory, config, ephemeral, engine_command, patience, door, problem)
+        return asyncio.run(daemon.run(lock))
     finally:
         lock.release()
+
+
+def _listen(http: Address | None, keys: Path, ephemeral: bool) -> tuple[HttpDoor | None, str | None]:
+    """The door, or why there is none although it was wanted."""
+    if http is None:
+        return None, None
+    try:
+        return HttpDoor.listen(http, keys), None
+    except (AddressError, KeysError) as error:
+        if not ephemeral:
+            raise
+        return None, str(error)
 
 
 class _Daemon:
@@ -58,7 +79,10 @@ class _Daemon:
         ephemeral: bool,
         engine_command: Sequence[str] | None,
         patience: Patience | None,
+        http: HttpDoor | None,
+        http_problem: str | None,
     ) -> None:
+        self._http, self._http_problem = http, http_problem
         self._directory, self._config, self._ephemeral = directory, config, ephemeral
         self._engine_command, self._patience = engine_command, patience
         self._narrator = Narrator()
@@ -77,7 +101,13 @@ class _Daemon:
             engine_command=self._engine_command,
             patience=self._patience,
             on_change=self._on_change,
+            http=self._http,
+            http_problem=self._http_problem,
         )
+        if self._http is not None:
+            self._narrator.say(f"OpenAI-compatible API at {self._http.url}/v1")
+        elif self._http_problem is not None:
+            self._narrator.say(f"no HTTP: {self._http_problem}")
         for number in _SIGNALS:
             loop.add_signal_handler(number, front.stop_asked.set)
         watching = asyncio.create_task(self._end_with_parent(front)) if self._ephemeral else None

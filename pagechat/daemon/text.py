@@ -7,6 +7,7 @@ config.json), never code. The engine has weights and knows no text; this is the 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,7 @@ class ModelText:
             return self.tokenizer.encode(prompt)
         if isinstance(prompt, Text):
             return self.tokenizer.encode_text(prompt)
-        for place, id_ in enumerate(prompt):
-            if not 0 <= id_ < self.vocab_size:
-                raise RequestError(
-                    "bad_request", f"prompt[{place}]: {id_} is no token; ids go from 0 to {self.vocab_size - 1:,}"
-                )
+        self._check_ids("prompt", prompt)
         return list(prompt)
 
     def answer(self, options: ChatOptions) -> AnswerText:
@@ -70,6 +67,11 @@ class ModelText:
     def token_text(self, token: int) -> str:
         """The text of one token, special ones by their names."""
         return self.tokenizer.tokenizer.decode([token], skip_special_tokens=False)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Their text, special ones by their names. Raises RequestError for ids that no token has."""
+        self._check_ids("tokens", tokens)
+        return self.tokenizer.tokenizer.decode(list(tokens), skip_special_tokens=False)
 
     def sampling(self, options: ChatOptions, room: int) -> SamplingParams:
         """What the engine is told. `room`: tokens the context still holds; no answer is longer, whatever was asked,
@@ -86,13 +88,18 @@ class ModelText:
 
     def _stop_token_ids(self, options: ChatOptions) -> tuple[int, ...]:
         """Raises RequestError for an id that no token has."""
-        for id_ in options.stop_token_ids:
-            if id_ >= self.vocab_size:
-                raise RequestError(
-                    "bad_request", f"stop_token_ids: {id_} is no token; ids go from 0 to {self.vocab_size - 1:,}"
-                )
+        self._check_ids("stop_token_ids", options.stop_token_ids)
         own = () if options.ignore_eos else self.stop_token_ids
         return (*own, *options.stop_token_ids)
+
+    def _check_ids(self, field: str, ids: Sequence[int]) -> None:
+        for place, id_ in enumerate(ids):
+            if not 0 <= id_ < self.vocab_size:
+                raise RequestError(
+                    "bad_request",
+                    f"{field}[{place}]: {id_} is no token of this model; ids go from 0 to {self.vocab_size - 1}",
+                    f"{field}[{place}]",
+                )
 
 
 def load(path: Path, vocab_size: int) -> ModelText:

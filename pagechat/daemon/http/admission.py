@@ -1,0 +1,94 @@
+"""Who may begin: limits of what waits, and of what one key does at a time.
+
+Counted here and not in the engine, because a refusal must come before anything is computed and name its reason.
+A request is let in whole or not at all: n answers, or several prompts, count as so many.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from pagechat.daemon.http.keys import Key
+from pagechat.daemon.http.refusal import ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    waiting: int = 1024
+    """Answers that were let in and have not begun."""
+    waiting_tokens: int = 4 * 2**20
+    """Prompt tokens of those."""
+
+
+class Admission:
+    """The HTTP requests in flight. One loop owns it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.waiting = 0
+        self.waiting_tokens = 0
+        self.refused: Counter[str] = Counter()
+        """By reason, since the start."""
+        self._of_key: Counter[str] = Counter()
+
+    def enter(self, key: Key, answers: int) -> Ticket:
+        """Raises ApiError 429."""
+        most = key.max_concurrent
+        if most is not None and self._of_key[key.name] + answers > most:
+            raise self._refusal(
+                "key_concurrency",
+                f"key {key.name!r} may have {most} answers under way; {self._of_key[key.name]} are, and this request "
+                f"asks for {answers}",
+            )
+        if self.waiting + answers > self.limits.waiting:
+            raise self._refusal(
+                "queue_requests", f"{self.waiting:,} answers wait to begin; {self.limits.waiting:,} is the limit"
+            )
+        return Ticket(self, key.name, answers)
+
+    def count(self, name: str, answers: int) -> None:
+        self._of_key[name] += answers
+        if not self._of_key[name]:
+            del self._of_key[name]
+
+    def wait(self, answers: int, tokens: int) -> None:
+        if tokens > 0 and self.waiting_tokens + tokens > self.limits.waiting_tokens:
+            raise self._refusal(
+                "queue_tokens",
+                f"{self.waiting_tokens:,} prompt tokens wait to be read and this request has {tokens:,}; "
+                f"{self.limits.waiting_tokens:,} is the limit",
+            )
+        self.waiting += answers
+        self.waiting_tokens += tokens
+
+    def _refusal(self, reason: str, words: str) -> ApiError:
+        self.refused[reason] += 1
+        return ApiError(429, f"{words}; try again later", code=reason)
+
+
+class Ticket:
+    """One request that was let in."""
+
+    def __init__(self, admission: Admission, name: str, answers: int) -> None:
+        self._admission, self._name, self._answers = admission, name, answers
+        self._waiting = answers
+        self._tokens = 0
+        admission.count(name, answers)
+        admission.wait(answers, 0)
+
+    def has_prompt(self, tokens: int) -> None:
+        """Its prompts take so many tokens. Raises ApiError 429."""
+        self._admission.wait(0, tokens)
+        self._tokens += tokens
+
+    def began(self) -> None:
+        """It waits no longer."""
+        self._admission.wait(-self._waiting, -self._tokens)
+        self._waiting = self._tokens = 0
+
+    def close(self) -> None:
+        """It has ended. A second call does nothing."""
+        self.began()
+        self._admission.count(self._name, -self._answers)
+        self._answers = 0

@@ -1,0 +1,63 @@
+"""The HTTP door as the front sees it: an address that listens from the start, and a server once it has been loaded.
+
+Loading FastAPI takes about as long as the rest of the front, so it happens in a thread while the engine loads its
+model; who connects earlier waits in the listener's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pagechat.daemon.http import address as addresses
+from pagechat.daemon.http.address import Address, AddressError
+from pagechat.daemon.http.admission import Limits
+from pagechat.daemon.http.keys import Keys
+
+if TYPE_CHECKING:
+    from pagechat.daemon.http.server import HttpServer
+    from pagechat.daemon.http.service import Service
+
+
+@dataclass(slots=True)
+class HttpDoor:
+    """Make it with `listen`."""
+
+    url: str
+    limits: Limits
+    _listener: socket.socket
+    _keys: Keys
+    _server: HttpServer | None = field(default=None, init=False)
+
+    @classmethod
+    def listen(cls, address: Address, keys: Path, limits: Limits | None = None) -> HttpDoor:
+        """Raises AddressError, KeysError."""
+        known = Keys(keys)
+        if not known.required and not address.loopback:
+            raise AddressError(
+                f"{address} can be reached from other machines, and no API key is asked for; make one with "
+                "`pagechat-daemon keys add NAME`, or listen at 127.0.0.1"
+            )
+        listener = addresses.bind(address)
+        port = listener.getsockname()[1]
+        return cls(Address(address.host, port).url, limits or Limits(), listener, known)
+
+    async def serve(self, service: Service) -> None:
+        """Returns when requests are being answered."""
+        self._server = await asyncio.to_thread(self._load, service)
+        self._server.start()
+
+    async def stop(self, patience_s: float) -> None:
+        if self._server is None:
+            self._listener.close()
+        else:
+            await self._server.stop(patience_s)
+
+    def _load(self, service: Service) -> HttpServer:
+        from pagechat.daemon.http.app import make
+        from pagechat.daemon.http.server import HttpServer
+
+        return HttpServer(make(service, self._keys), self._listener)

@@ -1,0 +1,47 @@
+"""The body of /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from pagechat.daemon.generation import Text, Tokens
+from pagechat.daemon.http.schemas.base import MAX_N, Generating, Refused, TokenId
+
+MAX_PROMPTS = 256
+
+Ids = Annotated[list[TokenId], Field(min_length=1)]
+
+
+class CompletionBody(Generating):
+    prompt: str | Ids | Annotated[list[str] | list[Ids], Field(min_length=1, max_length=MAX_PROMPTS)]
+    """Text as it is (no chat template), or token ids; or a list of either, each answered by itself."""
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = 16
+    """16 is OpenAI's default. null: what the context holds. 0, with echo: the prompt alone."""
+    echo: bool | None = False
+    """The prompt comes before the answer."""
+    best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    suffix: Refused = None
+    """The model does not fill in the middle."""
+    add_special_tokens: bool = True
+    """The tokenizer's own first tokens (BOS) go before a text prompt, unless it begins with them."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> CompletionBody:
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens: 0 leaves nothing to do, except with echo")
+        if self.best_of is not None and self.best_of < self.answers:
+            raise ValueError("best_of must be at least n")
+        return self
+
+    def prompts(self) -> list[Text | Tokens]:
+        match self.prompt:
+            case str():
+                return [Text(self.prompt, self.add_special_tokens)]
+            case [int(), *_]:
+                return [tuple(self.prompt)]  # type: ignore[arg-type]
+        return [
+            Text(one, self.add_special_tokens) if isinstance(one, str) else tuple(one)  # type: ignore[arg-type]
+            for one in self.prompt
+        ]
