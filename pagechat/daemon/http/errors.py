@@ -89,11 +89,12 @@ def install(app: FastAPI) -> None:
 
 
 def _from_validation(errors: Iterable[Any]) -> ApiError:
-    """The first field that is wrong, with everything that is wrong with it."""
-    problems = [(_field(error), _words(error)) for error in errors]
-    field = problems[0][0]
-    words = list(dict.fromkeys(said for name, said in problems if name == field))
-    code = {"unknown": "unknown_parameter"}.get(problems[0][1].split()[0], "invalid_value")
+    """The first field that is wrong; where it may have several forms, what is wrong deepest inside it."""
+    problems = [(_field(error), _words(error), error["type"]) for error in errors]
+    first = problems[0][0]
+    field, _, kind = max((problem for problem in problems if problem[0].startswith(first)), key=lambda p: len(p[0]))
+    words = list(dict.fromkeys(said for name, said, _ in problems if name == field))
+    code = "unknown_parameter" if kind == "extra_forbidden" else "invalid_value"
     return ApiError(400, f"{field or 'the body'}: {', or '.join(words)}", param=field or None, code=code)
 
 
@@ -109,6 +110,8 @@ def _words(error: Any) -> str:
             return "should be a JSON object, sent with the header content-type: application/json"
         case "value_error":
             return str(error["ctx"]["error"])
+        case "wrong_field":
+            return str(error["ctx"]["words"])
     return str(error["msg"])[:1].lower() + str(error["msg"])[1:]
 
 
@@ -117,6 +120,8 @@ def _field(error: Any) -> str:
     several allowed forms it tried."""
     if error["type"] == "json_invalid":
         return ""
+    if error["type"] == "wrong_field":
+        return str(error["ctx"]["field"])
     unknown = error["type"] == "extra_forbidden"
     last = len(error["loc"]) - 1
     text = ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from engine.protocol import BeamParams, ChatOptions
 
@@ -34,6 +35,11 @@ StopString = Annotated[str, Field(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
+def wrong(field: str, words: str) -> PydanticCustomError:
+    """To raise in a check of several fields: which of them is to be changed."""
+    return PydanticCustomError("wrong_field", "{words}", {"field": field, "words": words})
+
+
 class StreamOptions(Body):
     include_usage: bool = False
     """One more event at the end, with no choices and the usage of the whole request."""
@@ -55,7 +61,8 @@ class Generating(Body):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     ignore_eos: bool = False
     use_beam_search: bool = False
-    """The n best answers of a search with max(n, best_of) beams, 2 at least; temperature must then be left out."""
+    """The n best answers of a search with max(n, best_of) beams, 2 at least. It samples nothing, so temperature and
+    its like must be left out."""
     length_penalty: Annotated[float, Field(ge=-8, le=8)] = 1.0
     """Of the beam search."""
     return_token_ids: bool = False
@@ -66,6 +73,19 @@ class Generating(Body):
     user: Label = None
     service_tier: Literal["auto", "default"] | None = None
     """There is one tier."""
+
+    @model_validator(mode="after")
+    def _search_or_sample(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise wrong("stream_options", "only with stream: true")
+        if not self.use_beam_search:
+            if "length_penalty" in self.model_fields_set:
+                raise wrong("length_penalty", "only with use_beam_search: true")
+            return self
+        for field in ("temperature", "top_p", "top_k", "seed"):
+            if getattr(self, field) is not None:
+                raise wrong(field, "a beam search samples nothing; leave it out with use_beam_search")
+        return self
 
     @property
     def answers(self) -> int:

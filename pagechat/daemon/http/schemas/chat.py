@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from pagechat.daemon.generation import Conversation
-from pagechat.daemon.http.schemas.base import Body, Generating, Label, Refused
+from pagechat.daemon.http.schemas.base import Body, Generating, Label, Refused, wrong
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
@@ -77,9 +77,9 @@ class ChatBody(Generating):
     def _fits_together(self) -> ChatBody:
         both = (self.max_tokens, self.max_completion_tokens)
         if None not in both and both[0] != both[1]:
-            raise ValueError("max_tokens and max_completion_tokens are two names of one limit; send one of them")
+            raise wrong("max_tokens", "another name of max_completion_tokens; send one of them")
         if self.continue_final_message and self.add_generation_prompt:
-            raise ValueError("continue_final_message needs add_generation_prompt: false")
+            raise wrong("add_generation_prompt", "must be false with continue_final_message")
         return self
 
     @property

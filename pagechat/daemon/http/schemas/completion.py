@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from pagechat.daemon.generation import Text, Tokens
-from pagechat.daemon.http.schemas.base import MAX_N, Generating, Refused, TokenId
+from pagechat.daemon.http.schemas.base import MAX_N, Generating, Refused, TokenId, wrong
 
 MAX_PROMPTS = 256
 
@@ -30,9 +30,9 @@ class CompletionBody(Generating):
     @model_validator(mode="after")
     def _fits_together(self) -> CompletionBody:
         if self.max_tokens == 0 and not self.echo:
-            raise ValueError("max_tokens: 0 leaves nothing to do, except with echo")
+            raise wrong("max_tokens", "0 leaves nothing to do, except with echo")
         if self.best_of is not None and self.best_of < self.answers:
-            raise ValueError("best_of must be at least n")
+            raise wrong("best_of", "must be at least n")
         return self
 
     def prompts(self) -> list[Text | Tokens]:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from pagechat.daemon.generation import Conversation, Prompt, Text
-from pagechat.daemon.http.schemas.base import MAX_LABEL, Body, TokenId
+from pagechat.daemon.http.schemas.base import MAX_LABEL, Body, TokenId, wrong
 from pagechat.daemon.http.schemas.chat import MAX_MESSAGES, Message, for_template
 
 
@@ -24,7 +24,7 @@ class TokenizeBody(Body):
     @model_validator(mode="after")
     def _one_of_both(self) -> TokenizeBody:
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("send prompt or messages, and not both")
+            raise wrong("prompt", "send either prompt or messages")
         return self
 
     def text(self) -> Prompt:
