@@ -594,6 +594,8 @@ class Failed(Message, frozen=True):
     request_id: str
     code: ErrorCode
     message: str
+    param: str | None = None
+    """The field of the request that is wrong, where one is."""
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -282,6 +282,26 @@ def usage(
 
 
 @daemon.command()
+def keys(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[ACTION NAME]", help="list (the default), or add, remove and a NAME.")
+    ] = None,
+    max_concurrent: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of a new key: answers at a time. [no limit]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The list as JSON.")] = False,
+    path: Keys = None,
+) -> int:
+    """Make, list and remove the API keys of the HTTP door. Once there is a file of them, every request needs one.
+
+    `keys add NAME` prints the key, once: the file holds its hash only. NAME is who pays in `usage`.
+    """
+    from pagechat.commands.keys import keys as run
+
+    return run(path, words or (), max_concurrent=max_concurrent, as_json=as_json)
+
+
+@daemon.command()
 def stop(run_dir: RunDir = None) -> int:
     """Stop the daemon and wait until it has gone. Answers under way end with the text they have."""
     from pagechat.commands.stop import stop as run

@@ -217,8 +217,9 @@ class Answering:
         self._release(request, abort=False)
         for answer in request.open_answers:
             self._send_rest(request, answer)
-        failed = Failed(request_id=request.client_request_id, code=error.code, message=error.message)
-        request.receiver.send(failed)
+        request.receiver.send(
+            Failed(request_id=request.client_request_id, code=error.code, message=error.message, param=error.param)
+        )
 
     def _release(self, request: Request, *, abort: bool) -> None:
         self.requests.remove(request)

@@ -28,6 +28,11 @@ def key_of(request: Request) -> Key:
     return key
 
 
+def session_label(key: Key, name: str) -> str:
+    """A session's name in the engine: those of different keys are different sessions."""
+    return f"{key.name}/{name}" if key.name else name
+
+
 @dataclass(slots=True)
 class Call:
     """Make it with `begin`; `close` it in every case."""
@@ -91,7 +96,7 @@ async def begin(
             [
                 Generation(
                     request_id=str(number),
-                    session=f"{key.name}/{session}" if key.name else session,
+                    session=session_label(key, session),
                     prompt=tokens,
                     options=body.options(limit),
                     keep=body.session is not None,

@@ -82,7 +82,7 @@ class Exchange:
         if message is None:
             raise ClientGone
         if isinstance(message, Failed):
-            raise RequestError(message.code, message.message)
+            raise RequestError(message.code, message.message, message.param)
         return message
 
     async def _watch(self, receive: Callable[[], Awaitable[Any]]) -> None:

@@ -29,6 +29,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 MAX_BODY = 8 * 2**20
 _TOO_LARGE = f"the body may have {MAX_BODY:,} bytes"
 MAX_HEADERS = 64
+MAX_HEADER_BYTES = 32 * 1024
 MAX_LABEL = 128
 """Characters of a request id that a client chose."""
 
@@ -54,8 +55,9 @@ class Gate:
             await send(event)
 
         try:
-            if len(scope["headers"]) > MAX_HEADERS:
-                raise ApiError(431, f"the request has more than {MAX_HEADERS} headers")
+            size = sum(len(name) + len(value) for name, value in scope["headers"])
+            if len(scope["headers"]) > MAX_HEADERS or size > MAX_HEADER_BYTES:
+                raise ApiError(431, f"a request may have {MAX_HEADERS} headers and {MAX_HEADER_BYTES:,} bytes of them")
             _check_length(headers.get(b"content-length", "0"))
             scope["state"] = {"key": self._key(scope["path"], headers), "request_id": label}
         except ApiError as error:

@@ -33,6 +33,8 @@ Label = Annotated[str, Field(max_length=MAX_LABEL)] | None
 
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+SessionName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^/\x00-\x1f\x7f]+$")]
+"""No slash: it is part of an address, and divides the key's name from the session's in the engine."""
 
 
 def wrong(field: str, words: str) -> PydanticCustomError:
@@ -66,7 +68,7 @@ class Generating(Body):
     length_penalty: Annotated[float, Field(ge=-8, le=8)] = 1.0
     """Of the beam search."""
     return_token_ids: bool = False
-    session: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    session: SessionName | None = None
     """A chat that goes on: its blocks stay for the next turn. pagechat's own."""
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_LABEL)] | None = None
     """Share cached prefixes only with requests of the same salt."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from pagechat.daemon.generation import Text, Tokens
 from pagechat.daemon.http.schemas.base import MAX_N, Generating, Refused, TokenId, wrong
@@ -14,8 +14,25 @@ MAX_PROMPTS = 256
 Ids = Annotated[list[TokenId], Field(min_length=1)]
 
 
+def _form(prompt: Any) -> str:
+    """Which of its forms a prompt has, by its first item: so what is wrong with it is said of that form alone."""
+    first = prompt[0] if isinstance(prompt, list) and prompt else prompt
+    form = {int: "list[int]", list: "list[list]"}.get(type(first), "list[str]")
+    return form if isinstance(prompt, list) else "str"
+
+
+_Prompts = Field(min_length=1, max_length=MAX_PROMPTS)
+PromptField = Annotated[
+    Annotated[str, Tag("str")]
+    | Annotated[Ids, Tag("list[int]")]
+    | Annotated[list[str], _Prompts, Tag("list[str]")]
+    | Annotated[list[Ids], _Prompts, Tag("list[list]")],
+    Discriminator(_form),
+]
+
+
 class CompletionBody(Generating):
-    prompt: str | Ids | Annotated[list[str] | list[Ids], Field(min_length=1, max_length=MAX_PROMPTS)]
+    prompt: PromptField
     """Text as it is (no chat template), or token ids; or a list of either, each answered by itself."""
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = 16
     """16 is OpenAI's default. null: what the context holds. 0, with echo: the prompt alone."""

@@ -1,0 +1,76 @@
+"""A daemon with its HTTP door open, and the clients that people have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import openai
+import pytest
+
+from pagechat.client import EngineClient
+from tests.daemons import Daemon, end, model_folder, wait_until
+from tests.pagechat.conftest import fake_engine_environment
+
+
+@dataclass(frozen=True)
+class Served:
+    url: str
+    engine: EngineClient
+    """Another way to the same daemon."""
+    notes: Path
+
+    def engine_notes(self) -> list[str]:
+        return self.notes.read_text().splitlines()
+
+
+@pytest.fixture(scope="package")
+def served() -> Iterator[Served]:
+    """One daemon with the fake engine for all these tests, which leave it as they found it."""
+    base = Path(tempfile.mkdtemp(prefix="pc-", dir="/tmp"))
+    run_dir = base / "run"
+    environment = fake_engine_environment(model_folder(base / "model"), base / "notes")
+    environment["FAKE_ENGINE_STEP_S"] = "0.001"
+    arguments = ("--num-blocks", "400", "--http", "127.0.0.1:0", "--keys", str(base / "keys.json"))
+    daemon = Daemon(*arguments, "--run-dir", str(run_dir), env={**os.environ, **environment})
+    try:
+        daemon.until_answering(run_dir)
+        with EngineClient.connect(run_dir) as client:
+            client.snapshot()  # the engine is ready
+            url = client.status().http
+            assert url is not None
+            yield Served(url, client, base / "notes")
+    finally:
+        end(daemon)
+        shutil.rmtree(base)
+
+
+@pytest.fixture
+def idle(served: Served) -> Iterator[None]:
+    """After the test no sequence owns a block."""
+    yield
+    wait_until(lambda: not served.engine.snapshot().sequences, "end of every sequence")
+
+
+@pytest.fixture
+def http(served: Served, idle: None) -> Iterator[httpx2.Client]:
+    """Raw requests."""
+    with httpx2.Client(base_url=served.url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def client(served: Served, idle: None) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(served: Served, idle: None) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
