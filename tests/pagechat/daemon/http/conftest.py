@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -24,30 +25,37 @@ class Served:
     engine: EngineClient
     """Another way to the same daemon."""
     notes: Path
+    daemon: Daemon
 
     def engine_notes(self) -> list[str]:
         return self.notes.read_text().splitlines()
 
 
-@pytest.fixture(scope="package")
-def served() -> Iterator[Served]:
-    """One daemon with the fake engine for all these tests, which leave it as they found it."""
-    base = Path(tempfile.mkdtemp(prefix="pc-", dir="/tmp"))
-    run_dir = base / "run"
+@contextlib.contextmanager
+def http_daemon(base: Path, keys: Path) -> Iterator[Served]:
+    """A daemon with the fake engine and files in `base`; ended by SIGTERM at the latest."""
     environment = fake_engine_environment(model_folder(base / "model"), base / "notes")
     environment["FAKE_ENGINE_STEP_S"] = "0.001"
-    arguments = ("--num-blocks", "400", "--http", "127.0.0.1:0", "--keys", str(base / "keys.json"))
-    daemon = Daemon(*arguments, "--run-dir", str(run_dir), env={**os.environ, **environment})
+    arguments = ("--num-blocks", "400", "--http", "127.0.0.1:0", "--keys", str(keys), "--run-dir", str(base / "run"))
+    daemon = Daemon(*arguments, env={**os.environ, **environment})
     try:
-        daemon.until_answering(run_dir)
-        with EngineClient.connect(run_dir) as client:
+        daemon.until_answering(base / "run")
+        with EngineClient.connect(base / "run") as client:
             client.snapshot()  # the engine is ready
             url = client.status().http
             assert url is not None
-            yield Served(url, client, base / "notes")
+            yield Served(url, client, base / "notes", daemon)
     finally:
         end(daemon)
-        shutil.rmtree(base)
+
+
+@pytest.fixture(scope="package")
+def served() -> Iterator[Served]:
+    """One daemon for all these tests, which leave it as they found it."""
+    base = Path(tempfile.mkdtemp(prefix="pc-", dir="/tmp"))
+    with http_daemon(base, base / "keys.json") as served:
+        yield served
+    shutil.rmtree(base)
 
 
 @pytest.fixture

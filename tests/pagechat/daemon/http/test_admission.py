@@ -65,20 +65,28 @@ def test_a_keys_answers_are_counted_until_they_end() -> None:
 @asynccontextmanager
 async def door(limits: Limits | None = None, **options: object) -> AsyncIterator[tuple[Front, httpx2.AsyncClient]]:
     opened = HttpDoor.listen(Address("127.0.0.1", 0), Path(os.environ["PAGECHAT_DATA_DIR"]) / "keys.json", limits)
-    async with running_front(http=opened, **options) as front:  # type: ignore[arg-type]
-        async with httpx2.AsyncClient(base_url=opened.url, timeout=30) as http:
-            yield front, http
+    client = httpx2.AsyncClient(base_url=opened.url, timeout=30)
+    async with running_front(http=opened, **options) as front, client as http:  # type: ignore[arg-type]
+        yield front, http
+
+
+def requests() -> int:
+    """That the engine was given."""
+    return sum(note.startswith("AddRequest") for note in notes())
 
 
 @pytest.mark.usefixtures("fake_engine")
 async def test_a_full_queue_says_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_ENGINE_STEP_S", "0.01")
-    body = {"prompt": "a long story " * 10, "max_tokens": 100}
+    body = {"prompt": "a long story " * 10, "max_tokens": 60}
     async with door(Limits(waiting=2), config=EngineConfig(max_running=1)) as (front, http):
         await until(lambda: front.supervisor.state == "ready", "engine")
-        under_way = [asyncio.create_task(http.post("/v1/completions", json=body)) for _ in range(3)]
-        # one runs, two wait for it
-        await until(lambda: notes().count("AddRequest") + sum("AddRequest " in note for note in notes()) >= 3, "three")
+        under_way = [asyncio.create_task(http.post("/v1/completions", json=body))]
+        await until(lambda: requests() == 1, "the one that runs")
+        while (await http.get("/v1/pool")).json()["throughput"]["generated_tokens_per_s"] == 0:
+            await asyncio.sleep(0.01)
+        under_way += [asyncio.create_task(http.post("/v1/completions", json=body)) for _ in range(2)]
+        await until(lambda: requests() == 3, "two that wait")
         assert (await http.get("/ready")).status_code == 503
         refused = await http.post("/v1/completions", json=body)
         assert refused.status_code == 429
@@ -153,7 +161,7 @@ async def test_a_daemon_that_stops_tells_those_who_wait(monkeypatch: pytest.Monk
         body = {"prompt": "a long story " * 10, "max_tokens": 200}
         whole = asyncio.create_task(http.post("/v1/completions", json=body))
         streamed = asyncio.create_task(http.post("/v1/completions", json={**body, "stream": True}))
-        await until(lambda: sum("AddRequest" in note for note in notes()) == 2, "both")
+        await until(lambda: requests() == 2, "both")
         front.stop_asked.set()
         assert (await whole).status_code == 503
         response = await streamed

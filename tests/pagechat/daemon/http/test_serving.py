@@ -1,0 +1,129 @@
+"""Where the door is, as the commands have it: `serve --http`, `--no-http`, `status`, `keys`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from pagechat.daemon.http import address
+from pagechat.daemon.http.address import Address, AddressError
+from tests.daemons import Daemon, command, end, serving, socket_files, wait_until
+
+pytestmark = pytest.mark.usefixtures("fake_engine")
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """An address where somebody else listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:8008", Address("127.0.0.1", 8008)),
+        ("localhost:0", Address("localhost", 0)),
+        ("[::1]:80", Address("::1", 80)),
+        (":9000", Address("127.0.0.1", 9000)),
+        ("9000", Address("127.0.0.1", 9000)),
+    ],
+)
+def test_an_address_is_host_and_port(text: str, expected: Address) -> None:
+    assert address.parse(text) == expected
+    assert expected.loopback
+
+
+@pytest.mark.parametrize("text", ["", "localhost", "host:", "host:x", "host:-1", "host:65536", "::1:80", "host:²"])
+def test_what_is_no_address_is_said(text: str) -> None:
+    with pytest.raises(AddressError, match="HOST:PORT"):
+        address.parse(text)
+
+
+def status() -> dict[str, object]:
+    found: dict[str, object] = json.loads(command("status", "--json").stdout)
+    return found
+
+
+def test_status_shows_the_address_and_ctrl_c_closes_it() -> None:
+    with serving("--http", "127.0.0.1:0") as daemon:
+        wait_until(lambda: status()["state"] == "ready", "engine")
+        url = status()["http"]
+        assert isinstance(url, str)
+        assert f"{url}/v1" in command("status").stdout
+        assert httpx2.get(f"{url}/health").status_code == 200
+        daemon.signal(signal.SIGINT)
+        daemon.process.wait(20)
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.get(f"{url}/health")
+    assert socket_files() == set()
+
+
+def test_no_http_is_no_door() -> None:
+    with serving("--no-http"):
+        found = status()
+        assert (found["http"], found["http_problem"]) == (None, None)
+
+
+def test_a_port_in_use_is_a_clear_sentence(taken: str) -> None:
+    done = command("serve", "--http", taken)
+    assert done.returncode == 1
+    port = taken.partition(":")[2]
+    assert (
+        f"pagechat-daemon: port {port} of 127.0.0.1 is in use; choose another with --http, or --no-http" in done.stderr
+    )
+
+
+def test_an_apps_own_daemon_goes_on_without_http_and_says_so(taken: str) -> None:
+    daemon = Daemon("--ephemeral", "--http", taken, stdin=subprocess.PIPE).until_answering()
+    try:
+        found = status()
+        assert found["http"] is None
+        assert "is in use" in str(found["http_problem"])
+        assert "none: port" in command("status").stdout
+    finally:
+        end(daemon)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [("0.0.0.0:0", "pagechat-daemon keys add NAME"), ("nonsense", "HOST:PORT")]
+)
+def test_an_address_that_must_not_be_is_refused(given: str, words: str) -> None:
+    done = command("serve", "--http", given)
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+def test_keys_are_made_listed_and_removed(folders: Path) -> None:
+    made = command("keys", "add", "alice", "--max-concurrent", "4")
+    secret = made.stdout.strip()
+    assert made.stdout == f"{secret}\n"
+    assert (folders / "data" / "keys.json").stat().st_mode & 0o777 == 0o600
+    (listed,) = json.loads(command("keys", "list", "--json").stdout)
+    assert (listed["name"], listed["max_concurrent"]) == ("alice", 4)
+    assert secret not in command("keys").stdout
+    again = command("keys", "add", "alice")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "already" in again.stderr
+    assert command("keys", "remove", "alice").returncode == 0
+    assert command("keys", "remove", "alice").returncode == 1
+    assert command("keys", "rotate").returncode == 2
+
+
+def test_with_a_key_it_may_listen_beyond_this_machine() -> None:
+    secret = command("keys", "add", "alice").stdout.strip()
+    with serving("--http", "0.0.0.0:0"):
+        wait_until(lambda: status()["state"] == "ready", "engine")
+        url = str(status()["http"]).replace("0.0.0.0", "127.0.0.1")
+        headers = {"authorization": f"Bearer {secret}", "host": "public.example"}
+        assert httpx2.get(f"{url}/v1/models", headers=headers).status_code == 200
+        assert httpx2.get(f"{url}/v1/models").status_code == 401
