@@ -7,14 +7,16 @@ something that has no model) and turns each step into outputs for clients and a 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from engine import sampling_rules
 from engine.accounting import Accounting
 from engine.beam import BeamGroup, BeamSearch
 from engine.blocks import Policy, make_tables
 from engine.blocks.tables import Match
+from engine.grammar_queue import GrammarError, GrammarQueue
 from engine.preemption import PreemptionCosts
 from engine.protocol import (
     AddRequest,
@@ -24,12 +26,19 @@ from engine.protocol import (
     SessionInfo,
     Snapshot,
     StepReport,
+    TokenLogprobs,
     TokenOutput,
 )
 from engine.requests import Request
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence, Step, StepResult
 from engine.sessions import Sessions
+
+if TYPE_CHECKING:
+    from engine.grammar import GrammarCompiler, Matcher
+
+_IDLE_PATIENCE = 0.005
+"""Seconds a step waits for a grammar when nothing else is there to do."""
 
 
 class Executor(Protocol):
@@ -54,6 +63,7 @@ class EngineCore:
         prefix_cache: bool = True,
         policy: Policy = "paged",
         host_slots: int = 0,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self.max_context = min(max_context, num_blocks * block_size)
         self.vocab_size = vocab_size
@@ -77,6 +87,7 @@ class EngineCore:
         self.accounting = Accounting(num_blocks, block_size, self.max_context)
         self._executor = executor
         self._requests: dict[str, Request] = {}
+        self._compiling = GrammarQueue(grammars)
         self._next_sequence = 1
         self._pending: list[TokenOutput] = []
         self._report = -1
@@ -84,7 +95,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """True while a call to `step` would do something."""
-        return bool(self._requests or self._pending)
+        return bool(self._requests or self._pending or self._compiling)
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -92,10 +103,17 @@ class EngineCore:
         """Queue a request. One that can never be served is refused in the next step's outputs, with the numbers."""
         refusal = self._refusal(message)
         if refusal:
-            code, text = refusal
-            self._pending.append(TokenOutput(message.request_id, (), "error", len(message.prompt), 0, text, code))
-            return
+            self._refuse(message, *refusal)
+        elif message.sampling.grammar:
+            self._compiling.add(message, message.sampling.grammar)
+        else:
+            self._begin(message)
+
+    def _begin(self, message: AddRequest, matcher: Matcher | None = None) -> None:
         sequences = [self._sequence(message, index) for index in range(1 if message.beam else message.n)]
+        for sequence in sequences:
+            if matcher and sequence.shaping:
+                sequence.shaping.matcher = matcher.fork()
         first = sequences[0]
         group = None
         if message.beam:
@@ -117,6 +135,9 @@ class EngineCore:
 
     def abort(self, request_id: str) -> TokenOutput | None:
         """End a request and give its blocks back. None when there is no such request (it may just have finished)."""
+        compiling = self._compiling.remove(request_id)
+        if compiling:
+            return TokenOutput(request_id, (), "abort", len(compiling.prompt))
         request = self._requests.pop(request_id, None)
         if request is None:
             return None
@@ -129,10 +150,11 @@ class EngineCore:
 
     def step(self) -> tuple[list[TokenOutput], StepReport | None]:
         """Compute one step. (new tokens and ends, what changed); no report when nothing did."""
+        self._begin_compiled()
         started = time.perf_counter()
         step = self.scheduler.schedule()
         outputs, self._pending = self._pending, []
-        outputs += [self._fail(sequence) for sequence in self.scheduler.take_stuck()]
+        outputs += [self._fail_for_memory(sequence) for sequence in self.scheduler.take_stuck()]
         if step is None:
             return outputs, self.flush()
         self.accounting.saw_step(step)
@@ -237,27 +259,53 @@ class EngineCore:
 
     # -- inside --------------------------------------------------------------------------------
 
+    def _begin_compiled(self) -> None:
+        """Queue, or refuse, the requests whose grammar needs no more waiting."""
+        patience = 0.0 if self._requests or self._pending else _IDLE_PATIENCE
+        for message, outcome in self._compiling.take(patience):
+            if isinstance(outcome, GrammarError):
+                self._refuse(message, "bad_request", str(outcome))
+            else:
+                self._begin(message, outcome)
+
+    def _refuse(self, message: AddRequest, code: ErrorCode, text: str) -> None:
+        self._pending.append(TokenOutput(message.request_id, (), "error", len(message.prompt), 0, text, code))
+
     def _commit(self, step: Step, result: StepResult, outputs: list[TokenOutput]) -> int:
         """Append the sampled tokens and end what is done. Returns how many tokens were generated."""
+        self._tell_prompt_logprobs(step, result, outputs)
         tokens = iter(result.tokens)
+        logprobs = iter(result.logprobs or [None] * len(result.tokens))
         generated = 0
         sampling = [[span.sequence, *span.forks] for span in step.spans if span.samples]
         for sequences in sampling:
-            for sequence in sequences:
-                if sequence.group is None:
+            for sequence in [sequence for sequence in sequences if sequence.group is None]:
+                token, logprob = next(tokens), next(logprobs)
+                if sequence.request_id in self._requests:  # it may just have failed with another of its sequences
                     generated += 1
-                    outputs.append(self._append(sequence, next(tokens)))
+                    outputs.append(self._append(sequence, token, logprob))
         groups = {id(s.group): s.group for sequences in sampling for s in sequences if s.group and s.id in result.top}
         for group in groups.values():
             generated += len(group.beams)
             outputs += self._advance(group, result)
         return generated
 
-    def _append(self, sequence: Sequence, token: int) -> TokenOutput:
+    def _tell_prompt_logprobs(self, step: Step, result: StepResult, outputs: list[TokenOutput]) -> None:
+        for sequence in [span.sequence for span in step.spans if span.sequence.id in result.prompt_logprobs]:
+            found = result.prompt_logprobs[sequence.id]
+            sequence.scored += len(found)
+            output = self._requests[sequence.request_id].output((), sequence.index, None)
+            outputs.append(msgspec.structs.replace(output, prompt_logprobs=tuple(found)))
+
+    def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> TokenOutput:
         request = self._requests[sequence.request_id]
         sequence.tokens.append(token)
+        matcher = sequence.shaping.matcher if sequence.shaping else None
+        grammar_ended = matcher is not None and matcher.take(token)
+        if matcher and matcher.error:
+            return self._fail(sequence, "bad_request", f"the grammar cannot be followed further: {matcher.error}")
         reason: FinishReason | None = None
-        if token in sequence.sampling.stop_token_ids:
+        if grammar_ended or token in sequence.sampling.stop_token_ids:
             reason = "stop"
         elif sequence.generated >= sequence.sampling.max_tokens or len(sequence.tokens) >= self.max_context:
             reason = "length"
@@ -268,7 +316,9 @@ class EngineCore:
             if request.finished(sequence):
                 del self._requests[sequence.request_id]
                 self.accounting.end(request.message)
-        return msgspec.structs.replace(output, miss=miss) if miss else output
+        if miss or logprobs:
+            output = msgspec.structs.replace(output, miss=miss, logprobs=(logprobs,) if logprobs else ())
+        return output
 
     def _advance(self, group: BeamGroup, result: StepResult) -> list[TokenOutput]:
         """One step of a beam search: fork the beams that go on twice, release those that go on no more."""
@@ -316,7 +366,8 @@ class EngineCore:
     def _sequence(self, message: AddRequest, index: int) -> Sequence:
         sampling = message.sampling
         if index:
-            sampling = msgspec.structs.replace(sampling, seed=(sampling.seed + index) % 2**63)
+            seed = (sampling.seed + index) % 2**63
+            sampling = msgspec.structs.replace(sampling, seed=seed, prompt_logprobs=None)
         return Sequence(
             id=self._take_sequence_id(),
             request_id=message.request_id,
@@ -332,19 +383,23 @@ class EngineCore:
         self._next_sequence += 1
         return self._next_sequence - 1
 
-    def _fail(self, sequence: Sequence) -> TokenOutput:
-        """End a request that cannot fit beside what is pinned."""
+    def _fail(self, sequence: Sequence, code: ErrorCode, text: str) -> TokenOutput:
+        """End a request that cannot go on."""
         request = self._requests.pop(sequence.request_id)
         for other in request.living():
             self.scheduler.remove(other)
         self.accounting.end(request.message)
+        return msgspec.structs.replace(request.output((), sequence.index, "error"), message=text, code=code)
+
+    def _fail_for_memory(self, sequence: Sequence) -> TokenOutput:
+        """It cannot fit beside what is pinned."""
         pool, pinned = self.blocks.pool, self.sessions.pinned_blocks
         text = (
             f"the request needs more blocks than it can ever get: {len(sequence.tokens)} tokens so far, "
             f"{pool.available} of {pool.num_blocks} blocks of {self.blocks.block_size} available"
             + (f", {pinned} held by pinned sessions" if pinned else "")
         )
-        return msgspec.structs.replace(request.output((), sequence.index, "error"), message=text, code="too_long")
+        return self._fail(sequence, "too_long", text)
 
     def _learn_costs(self, step: Step, result: StepResult, duration: float) -> None:
         tokens = sum(span.count for span in step.spans)
@@ -378,7 +433,7 @@ class EngineCore:
         prompt, places = len(message.prompt), message.beam.width if message.beam else message.n
         size, num_blocks = self.blocks.block_size, self.blocks.pool.num_blocks
         pool = f"the KV pool has {num_blocks} blocks of {size} = {num_blocks * size} slots"
-        if message.request_id in self._requests:
+        if message.request_id in self._requests or message.request_id in self._compiling:
             return "bad_request", f"request id {message.request_id!r} is in use"
         if prompt == 0:
             return "bad_request", "the prompt has no tokens"
@@ -387,6 +442,11 @@ class EngineCore:
         if prompt >= self.max_context:
             limit = f"a sequence may hold {self.max_context} with its answer ({pool})"
             return "too_long", f"the prompt has {prompt} tokens, but {limit}"
+        problem = sampling_rules.problem(message, self.vocab_size)
+        if problem:
+            return "bad_request", problem
+        if message.sampling.grammar and self._compiling.compiler is None:
+            return "bad_request", "this engine has no tokenizer, which grammars need"
         if places > self.scheduler.max_running:
             return "bad_request", f"{places} answers at once, but only {self.scheduler.max_running} sequences may run"
         if message.beam and not self.blocks.shares:

@@ -79,6 +79,7 @@ def _end_with_thread(args: threading.ExceptHookArgs) -> None:
 def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCore, SessionDesk, EngineReady]:
     io.reply(LoadProgress(stage="starting", detail="importing torch"))
     from engine import models
+    from engine.grammar import GrammarCompiler
     from engine.memory import choose_num_blocks
     from engine.runner import Runner
 
@@ -98,6 +99,7 @@ def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCor
         prefix_cache=config.prefix_cache,
         policy=config.policy,
         host_slots=host_slots,
+        grammars=GrammarCompiler(path, model.info.vocab_size),
     )
     io.reply(LoadProgress(stage="warming", detail="first step"))
     runner.warm_up()

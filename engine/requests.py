@@ -65,7 +65,7 @@ class Request:
         if self._told_miss or sequence is not self._first:
             return None
         self._told_miss = True
-        if session is None or session.tokens is None:
+        if session is None or session.tokens is None or self.message.sampling.prompt_logprobs is not None:
             return None
         before, prompt = session.tokens, self.message.prompt
         common = common_prefix(before, list(prompt))

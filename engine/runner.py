@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from engine.protocol import SamplingParams
-from engine.sampling import best_tokens, sample_next
+from engine.protocol import SamplingParams, TokenLogprobs
+from engine.sampling import best_tokens, sample_next, score_prompt
 from engine.sequence import Sequence, Span, Step, StepResult
 from kernels import ops
 
@@ -109,14 +109,15 @@ class Runner:
             device=device,
         )
         hidden = self.model.decoder.forward(torch.tensor(ids, device=device), self.kv, plan)
-        tokens = sample_next(self._logits(hidden, rows), samplers) if samplers else []
+        tokens, logprobs = sample_next(self._logits(hidden, rows), samplers) if samplers else ([], [])
+        prompt_logprobs = self._score_prompts(hidden, step.spans)
         top = {}
         if searchers:
             logits = self._logits(hidden, [row for _, row in searchers])
             for (sequence, _), row in zip(searchers, logits, strict=True):
                 assert sequence.group is not None
                 top[sequence.id] = best_tokens(row, sequence.group.search.candidates)
-        return StepResult(tokens, top, swap_s)
+        return StepResult(tokens, top, logprobs, prompt_logprobs, swap_s)
 
     @torch.inference_mode()
     def read_blocks(self, blocks: list[int]) -> Tensor:
@@ -133,6 +134,21 @@ class Runner:
 
     def _logits(self, hidden: Tensor, rows: list[int]) -> Tensor:
         return self.model.decoder.logits(hidden[torch.tensor(rows, device=hidden.device)])
+
+    def _score_prompts(self, hidden: Tensor, spans: list[Span]) -> dict[int, list[TokenLogprobs]]:
+        """Log probabilities of the prompt tokens that follow those of each span, where its request wants them."""
+        found: dict[int, list[TokenLogprobs]] = {}
+        row = 0
+        for span in spans:
+            sequence, count = span.sequence, span.sequence.sampling.prompt_logprobs
+            if count is not None and sequence.scores_prompt:
+                start, end = sequence.scored, min(span.start + span.count, sequence.prompt_len - 1)
+                hidden_rows = hidden[row + start - span.start : row + end - span.start]
+                following = sequence.tokens[start + 1 : end + 1]
+                if following:
+                    found[sequence.id] = score_prompt(self.model.decoder.logits, hidden_rows, following, count)
+            row += span.count
+        return found
 
     def _move(self, step: Step) -> float:
         """Swap out, copy, swap in. Returns the seconds the swaps took."""

@@ -264,7 +264,7 @@ class Scheduler:
         resident = session.resident
         if sequence.swapped or sequence.admitted or resident.salt != sequence.salt:
             return False
-        common = common_prefix(resident.tokens[: resident.computed], sequence.tokens[:-1])
+        common = common_prefix(resident.tokens[: resident.computed], sequence.tokens[: sequence.reusable])
         match: Match = blocks.match(sequence)
         if common == 0 or common < len(match.blocks) * blocks.block_size:
             return False

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from engine.protocol import SamplingParams
+from engine.protocol import SamplingParams, TokenLogprobs
+from engine.shaping import Shaping
 
 if TYPE_CHECKING:
     from engine.beam import BeamGroup
@@ -53,6 +54,23 @@ class Sequence:
     swapped: list[int] = field(default_factory=list)
     """Host slot of each logical block, while the sequence's KV waits in host memory."""
     swapped_tokens: int = 0
+    shaping: Shaping | None = field(init=False)
+    """None: temperature and the filters of likely tokens are all there is."""
+    scored: int = 0
+    """Prompt tokens whose log probabilities have been told, the first one (which has none) not counted."""
+
+    def __post_init__(self) -> None:
+        self.shaping = Shaping.of(self.sampling, self.prompt_len)
+
+    @property
+    def scores_prompt(self) -> bool:
+        """True while log probabilities of prompt tokens are still to be computed."""
+        return self.sampling.prompt_logprobs is not None and self.scored < self.prompt_len - 1
+
+    @property
+    def reusable(self) -> int:
+        """Tokens whose KV may be taken over; the logits of the others have to be computed."""
+        return self.scored if self.scores_prompt else len(self.tokens) - 1
 
     @property
     def generated(self) -> int:
@@ -104,6 +122,10 @@ class StepResult:
     top: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
     """For each beam that reached its newest token, by sequence id: the best next tokens and their log
     probabilities, best first."""
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    """Of each of `tokens`, None where nobody asked; empty when nobody at all did."""
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    """Of the next prompt tokens of each sequence, by its id, that wants them."""
     swap_s: float = 0.0
     """Seconds spent moving blocks between device and host."""
 

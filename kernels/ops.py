@@ -23,16 +23,24 @@ import torch
 from torch import Tensor
 
 import kernels.torch as torch_kernels
+from kernels.sampling import Bias, Logprobs, Mask, Penalties, SamplingRows
 from kernels.torch.attention import AttentionPlan, SpanTable
 from kernels.torch.linear import PackedLinear
 
 __all__ = [
     "AttentionPlan",
+    "Bias",
+    "Logprobs",
+    "Mask",
     "PackedLinear",
+    "Penalties",
+    "SamplingRows",
     "SpanTable",
     "add_rms_norm",
     "copy_blocks",
+    "greedy",
     "linear",
+    "logprobs",
     "move_blocks",
     "new_kv",
     "pack_linear",
@@ -156,19 +164,31 @@ def move_blocks(source: Tensor, destination: Tensor, pairs: Sequence[tuple[int, 
     _of(pool).move_blocks(source, destination, pairs)
 
 
-def sample(
-    logits: Tensor,
-    temperatures: Sequence[float],
-    top_k: Sequence[int],
-    top_p: Sequence[float],
-    seeds: Sequence[int],
-    positions: Sequence[int],
-) -> Tensor:
-    """One token id a row of logits [R, vocab]: int64 [R].
+def greedy(logits: Tensor) -> Tensor:
+    """The largest logit of each row of [R, vocab], the lowest id among equals: int64 [R]."""
+    return _of(logits).greedy(logits)
 
-    Temperature 0 takes the largest logit (the lowest id among equals). Else the logits are divided by the
-    temperature; top_k > 0 keeps the k largest; top_p < 1 then keeps the fewest largest whose probabilities reach
-    top_p (tokens equal to the last one kept are kept too); and a token is drawn by Gumbel-max. The random numbers
-    are a function of (seed, position, token id) alone, so a row's result does not depend on the other rows.
+
+def sample(logits: Tensor, rows: SamplingRows) -> Tensor:
+    """One token id a row of logits [R, vocab], which stay as they are: int64 [R].
+
+    In this order, which is vLLM's, in float32:
+
+    1. repetition penalty: a seen token's logit is divided by it where it is positive, else multiplied by it;
+       then frequency * count and, where count > 0, presence are taken off (Penalties)
+    2. bias is added (Bias); tokens that the row may not take are out (Mask)
+    3. temperature 0 takes the largest logit, the lowest id among equals: done; else logits are divided by it
+    4. min_p > 0 keeps the tokens at least min_p times as likely as the most likely one
+    5. top_k > 0 keeps the k largest, and those equal to the last of them
+    6. top_p < 1 keeps the fewest largest whose probabilities, of what is left, reach top_p, and those equal to the last
+    7. a token is drawn by Gumbel-max
+
+    The random numbers are a function of (seed, position, token id) alone, so a row's result does not depend on the
+    other rows.
     """
-    return _of(logits).sample(logits, temperatures, top_k, top_p, seeds, positions)
+    return _of(logits).sample(logits, rows)
+
+
+def logprobs(logits: Tensor, tokens: Tensor, count: int) -> Logprobs:
+    """Log-softmax in float32 of logits [R, vocab] at tokens [R], and the `count` largest of each row."""
+    return _of(logits).logprobs(logits, tokens, count)

@@ -56,10 +56,10 @@ class PagedBlocks(BlockTables):
         return needed
 
     def match(self, sequence: Sequence) -> Match:
-        """The cached prefix, in whole blocks; at least one token is left to compute, for its logits."""
+        """The cached prefix, in whole blocks; what must be computed for its logits is left out."""
         blocks: list[int] = []
         if self._prefix_cache:
-            for index in range((len(sequence.tokens) - 1) // self.block_size):
+            for index in range(sequence.reusable // self.block_size):
                 tokens = self._tokens(sequence, index)
                 block = self.pool.find(self._chain_hash(sequence, index, tokens), tokens)
                 if block is None:

@@ -3,12 +3,14 @@
 from kernels.torch.attention import copy_blocks, move_blocks, paged_attention, plan_attention, rope_and_cache
 from kernels.torch.elementwise import add_rms_norm, rms_norm, rope_angles, silu_mul, zeros
 from kernels.torch.linear import linear, pack_linear
-from kernels.torch.sampling import sample
+from kernels.torch.sampling import greedy, logprobs, sample
 
 __all__ = [
     "add_rms_norm",
     "copy_blocks",
+    "greedy",
     "linear",
+    "logprobs",
     "move_blocks",
     "pack_linear",
     "paged_attention",

@@ -6,10 +6,15 @@ Adding independent Gumbel noise to log probabilities and taking the largest draw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from kernels.sampling import Logprobs, Penalties, SamplingRows
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -44,36 +49,94 @@ def _gumbel(key: int, tokens: Tensor) -> Tensor:
     return uniform.neg_().log1p_().neg_().log_().neg_()
 
 
-def sample(
-    logits: Tensor,
-    temperatures: Sequence[float],
-    top_k: Sequence[int],
-    top_p: Sequence[float],
-    seeds: Sequence[int],
-    positions: Sequence[int],
-) -> Tensor:
-    tokens = logits.argmax(-1)
-    for row, temperature in enumerate(temperatures):  # row by row: one row's numbers stay in the cache
-        if temperature > 0:
-            key = _splitmix(_splitmix(seeds[row]) ^ positions[row])
-            tokens[row] = _draw(logits[row].to(torch.float32), temperature, top_k[row], top_p[row], key)
+def greedy(logits: Tensor) -> Tensor:
+    return logits.argmax(-1)
+
+
+def sample(logits: Tensor, rows: SamplingRows) -> Tensor:
+    others = _not_plain_greedy(rows).tolist()
+    tokens = greedy(logits) if len(others) < len(logits) else logits.new_empty(len(logits), dtype=torch.int64)
+    for row in others:  # row by row: one row's numbers stay in the cache
+        tokens[row] = _choose(logits[row].to(torch.float32), rows, row)
     return tokens
 
 
-def _draw(logits: Tensor, temperature: float, top_k: int, top_p: float, key: int) -> Tensor:
-    """One token id of a row [vocab]; only tokens that pass the filters get noise."""
-    scores = (logits - logits.max()) / max(temperature, _COLDEST)  # the largest is 0 at any temperature
+def logprobs(logits: Tensor, tokens: Tensor, count: int) -> Logprobs:
+    scores = logits.to(torch.float32).log_softmax(-1)
+    chosen = scores.gather(1, tokens.unsqueeze(1))
+    top = scores.topk(min(count, scores.shape[1]))
+    return Logprobs(chosen.squeeze(1), (scores > chosen).sum(1) + 1, top.indices, top.values)
+
+
+def _not_plain_greedy(rows: SamplingRows) -> NDArray[np.intp]:
+    """Rows that are not just the largest of their logits."""
+    wanted = rows.temperatures > 0
+    for sparse in (rows.penalties, rows.bias):
+        if sparse is not None:
+            wanted |= np.diff(sparse.offsets) > 0
+    if rows.mask is not None:
+        wanted |= rows.mask.index >= 0
+    return np.flatnonzero(wanted)
+
+
+def _choose(scores: Tensor, rows: SamplingRows, row: int) -> Tensor:
+    """One token id of a row's logits [vocab], in float32."""
+    if rows.penalties is not None:
+        scores = _penalise(scores, rows.penalties, row)
+    if rows.bias is not None:
+        part = slice(*rows.bias.offsets[row : row + 2])
+        scores = scores.index_add(0, _like(scores, rows.bias.tokens[part]), _like(scores, rows.bias.values[part]))
     tokens = None
-    if 0 < top_k < len(scores):
-        tokens = (scores >= scores.topk(top_k).values[-1]).nonzero().squeeze(-1)
+    if rows.mask is not None and rows.mask.index[row] >= 0:
+        tokens = _allowed(_like(scores, rows.mask.bits[rows.mask.index[row]]), len(scores))
         scores = scores[tokens]
+    if rows.temperatures[row] > 0:
+        return _draw(scores, tokens, rows, row)
+    best = scores.argmax()
+    return best if tokens is None else tokens[best]
+
+
+def _like(scores: Tensor, values: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(values).to(scores.device)
+
+
+def _penalise(scores: Tensor, penalties: Penalties, row: int) -> Tensor:
+    part = slice(*penalties.offsets[row : row + 2])
+    tokens = _like(scores, penalties.tokens[part]).long()
+    counts = _like(scores, penalties.counts[part])
+    repetition = float(penalties.repetition[row])
+    seen = scores[tokens]
+    seen = torch.where(seen > 0, seen / repetition, seen * repetition)
+    seen -= float(penalties.frequency[row]) * counts + float(penalties.presence[row]) * (counts > 0)
+    return scores.index_copy(0, tokens, seen)
+
+
+def _allowed(bits: Tensor, vocab: int) -> Tensor:
+    """The token ids, int64, whose bits are set in a packed row of a mask."""
+    unpacked = (bits.unsqueeze(1) >> torch.arange(32, dtype=torch.int32, device=bits.device)) & 1
+    return unpacked.flatten()[:vocab].nonzero().squeeze(-1)
+
+
+def _draw(scores: Tensor, tokens: Tensor | None, rows: SamplingRows, row: int) -> Tensor:
+    """One token id of a row whose `tokens` (None: all) have these scores; only what passes the filters gets noise."""
+    scores = (scores - scores.max()) / max(float(rows.temperatures[row]), _COLDEST)  # the largest stays 0
+    min_p, top_k, top_p = float(rows.min_p[row]), int(rows.top_k[row]), float(rows.top_p[row])
+    if min_p > 0:
+        scores, tokens = _keep(scores >= math.log(min_p), scores, tokens)
+    if 0 < top_k < len(scores):
+        scores, tokens = _keep(scores >= scores.topk(top_k).values[-1], scores, tokens)
     if top_p < 1:
-        inside = (scores >= _nucleus_threshold(scores, top_p)).nonzero().squeeze(-1)
-        tokens = inside if tokens is None else tokens[inside]
-        scores = scores[inside]
+        scores, tokens = _keep(scores >= _nucleus_threshold(scores, top_p), scores, tokens)
     if tokens is None:
         tokens = torch.arange(len(scores), device=scores.device)
+    key = _splitmix(_splitmix(int(rows.seeds[row])) ^ int(rows.positions[row]))
     return tokens[(scores + _gumbel(key, tokens)).argmax()]
+
+
+def _keep(inside: Tensor, scores: Tensor, tokens: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The scores, and the tokens they belong to, that are inside."""
+    kept = inside.nonzero().squeeze(-1)
+    return scores[kept], kept if tokens is None else tokens[kept]
 
 
 def _nucleus_threshold(scores: Tensor, p: float) -> Tensor:

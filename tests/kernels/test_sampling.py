@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels import ops
+from tests.kernels.rows import Row, pack
 
 CHI_SQUARE_7_DOF_ONE_IN_A_MILLION = 42.0
 """Quantile 1 - 1e-6 of the chi-square distribution with 7 degrees of freedom is 41.0 (scipy.stats.chi2.ppf)."""
@@ -16,21 +17,14 @@ def sample(
 ) -> list[int]:
     """One draw a row, at consecutive positions of one seed."""
     rows = len(logits)
-    tokens = ops.sample(
-        logits.clone(),
-        [temperature] * rows,
-        [top_k] * rows,
-        [top_p] * rows,
-        [seed] * rows,
-        list(range(first, first + rows)),
-    )
-    return tokens.tolist()
+    settings = [Row(temperature, top_k, top_p, seed=seed, position=first + place) for place in range(rows)]
+    return ops.sample(logits, pack(settings, logits.shape[1])).tolist()
 
 
 def test_temperature_zero_takes_the_largest_logit() -> None:
     logits = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0))
 
-    assert sample(logits, temperature=0.0) == logits.argmax(-1).tolist()
+    assert sample(logits, temperature=0.0) == logits.argmax(-1).tolist() == ops.greedy(logits).tolist()
 
 
 @pytest.mark.parametrize("temperature", [1e-12, 1e-30, 5e-324])
@@ -69,14 +63,8 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     seeds, positions = [1, 1, 2, 3, 4, 5], [10, 10, 11, 12, 13, 14]
 
     def run(rows: list[int]) -> list[int]:
-        return ops.sample(
-            logits[rows].clone(),
-            [settings[r][0] for r in rows],
-            [settings[r][1] for r in rows],
-            [settings[r][2] for r in rows],
-            [seeds[r] for r in rows],
-            [positions[r] for r in rows],
-        ).tolist()
+        chosen = [Row(*settings[r], seed=seeds[r], position=positions[r]) for r in rows]
+        return ops.sample(logits[rows], pack(chosen, 500)).tolist()
 
     together = run([0, 1, 2, 3, 4, 5])
 

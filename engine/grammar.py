@@ -1,0 +1,133 @@
+"""Structured output: grammars, compiled beside the step loop, and the masks of tokens they allow.
+
+llguidance does the work. Compiling takes from a millisecond to some seconds (one of them, once, to read the model's
+tokenizer) and runs in a thread of its own. A mask takes from 50 microseconds to some milliseconds: it is begun, in
+another thread, as soon as the token before it is known, so it is there when the next step's logits are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from numpy.typing import NDArray
+
+from engine.grammar_queue import GrammarError
+from engine.protocol import Grammar
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+_REMEMBERED = 64
+"""Compiled grammars that are kept."""
+
+_LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+"""llguidance's own for the rest. A lexer state takes up to 2 kB: a grammar takes 100 MB at most."""
+
+_JSON: JsonCompileOptions = {"whitespace_pattern": r"[ \t\n\r]{1,32}"}
+"""Between the parts of a JSON text. Without an end, models at temperature 0 may write blanks for ever."""
+
+
+class Matcher:
+    """Where one sequence stands in its grammar."""
+
+    def __init__(self, matcher: LLMatcher, mask: Future[bytes], threads: ThreadPoolExecutor) -> None:
+        self._matcher = matcher
+        self._mask = mask
+        self._threads = threads
+        self.error = ""
+        """Why the grammar can be followed no further, when `take` has met one of llguidance's limits."""
+
+    def fork(self) -> Matcher:
+        """Another one at the same place."""
+        self._mask.result()
+        return Matcher(self._matcher.deep_copy(), self._mask, self._threads)
+
+    def mask(self) -> NDArray[np.int32]:
+        """Packed, as kernels.sampling.Mask says; read only. The model's end tokens are in it where the text may end."""
+        return np.frombuffer(self._mask.result(), np.int32)
+
+    def take(self, token: int) -> bool:
+        """Go on with a token of the mask. True when the text has ended: nothing can follow, or there is an `error`."""
+        self._mask.result()  # the thread that computed it is done with the matcher
+        self._matcher.consume_token(token)
+        self.error = _brief(self._matcher.get_error())
+        ended = self._matcher.is_stopped()
+        if not ended:
+            self._mask = self._threads.submit(self._matcher.compute_bitmask)
+        return ended
+
+
+class GrammarCompiler:
+    """Grammars over the tokenizer of one model. Nothing is read before the first one comes."""
+
+    def __init__(self, directory: Path, vocab_size: int) -> None:
+        self._directory = directory
+        self._vocab_size = vocab_size
+        self._tokenizer: LLTokenizer | None = None
+        self._compiled: OrderedDict[Grammar, Future[Matcher]] = OrderedDict()
+        self._compiling = ThreadPoolExecutor(1, thread_name_prefix="grammar-compiler")
+        self._masking = ThreadPoolExecutor(4, thread_name_prefix="grammar-mask")
+
+    def compile(self, grammar: Grammar) -> Future[Matcher]:
+        """A matcher at the beginning, to be forked for each sequence; or GrammarError."""
+        future = self._compiled.pop(grammar, None) or self._compiling.submit(self._compile, grammar)
+        self._compiled[grammar] = future
+        if len(self._compiled) > _REMEMBERED:
+            self._compiled.popitem(last=False)
+        return future
+
+    def _compile(self, grammar: Grammar) -> Matcher:
+        try:
+            if self._tokenizer is None:
+                self._tokenizer = self._read_tokenizer()
+            text = in_llguidance(grammar)
+        except ValueError as error:  # what llguidance and its converters raise, GrammarError too
+            raise GrammarError(f"{grammar.kind}: {_brief(str(error))}") from error
+        matcher = LLMatcher(self._tokenizer, text, limits=_LIMITS, log_level=0)
+        mask: Future[bytes] = Future()
+        if not matcher.is_error():
+            mask.set_result(matcher.compute_bitmask())
+        if matcher.is_error():  # the first mask may find that nothing can follow the grammar at all
+            raise GrammarError(f"{grammar.kind}: {_brief(matcher.get_error())}")
+        return Matcher(matcher, mask, self._masking)
+
+    def _read_tokenizer(self) -> LLTokenizer:
+        file = self._directory / "tokenizer.json"
+        if not file.is_file():
+            raise GrammarError("the model has no tokenizer.json, which grammars need")
+        return LLTokenizer(str(file), n_vocab=self._vocab_size, eos_token=end_tokens(self._directory) or None)
+
+
+def in_llguidance(grammar: Grammar) -> str:
+    """The grammar in llguidance's own notation. Raises ValueError where that shows that it is none; not all does."""
+    if grammar.kind == "json_schema":
+        return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_JSON)
+    if grammar.kind == "json_object":
+        return LLMatcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON)
+    if grammar.kind == "choice":
+        choices = msgspec.json.decode(grammar.text, type=list[str])  # its error is a ValueError, too
+        if not any(choices):
+            raise ValueError("there is no text to choose; give a JSON array of strings")
+        return LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, choices))}")
+    return grammar_from(grammar.kind, grammar.text)
+
+
+def end_tokens(directory: Path) -> list[int]:
+    """The tokens that the model's config.json and generation_config.json call its end."""
+    found: dict[int, None] = {}
+    for file in (directory / "generation_config.json", directory / "config.json"):
+        ids = json.loads(file.read_bytes()).get("eos_token_id") if file.is_file() else None
+        found.update(dict.fromkeys(ids if isinstance(ids, list) else [] if ids is None else [ids]))
+    return list(found)
+
+
+def _brief(error: str) -> str:
+    """llguidance's message without the parser's state below it."""
+    return error.partition("\n<")[0].strip()[:1000]
