@@ -189,6 +189,11 @@ class Answering:
         ready = self._supervisor().ready_engine
         if output.miss is not None and self.text is not None and ready is not None:
             request.miss = describe(output.miss, ready.pool.block_size, self.text.token_text)
+        if output.prompt_logprobs:
+            name, index = request.client_request_id, output.index
+            told = Delta(request_id=name, text="", tokens=0, index=index, prompt_logprobs=output.prompt_logprobs)
+            if not request.receiver.send(told):
+                return
         answer, delta, reason = request.take(output)
         if delta and not self._send_delta(request, answer, delta):
             return
@@ -231,11 +236,12 @@ class Answering:
     def _send_rest(self, request: Request, answer: Answer) -> None:
         """What was held back for a character or a stop string that will not be completed any more."""
         rest = answer.text.finish() if answer.text is not None else ""
-        if rest or answer.untold:
+        if rest or answer.untold or answer.untold_logprobs:
             self._send_delta(request, answer, rest)
 
     def _send_delta(self, request: Request, answer: Answer, delta: str) -> bool:
         told, answer.untold = tuple(answer.untold), []
+        logprobs, answer.untold_logprobs = tuple(answer.untold_logprobs), []
         return request.receiver.send(
             Delta(
                 request_id=request.client_request_id,
@@ -243,5 +249,6 @@ class Answering:
                 tokens=answer.tokens,
                 index=answer.index,
                 token_ids=told,
+                logprobs=logprobs,
             )
         )

@@ -30,6 +30,7 @@ from tokenizers import Tokenizer
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation, Text
 from pagechat.daemon.template import ChatTemplate, texts_in
+from pagechat.daemon.token_bytes import TokenBytes
 
 MAX_CHARACTERS = 4 * 2**20
 """Of a request: all its messages and tools, or its text. Tokenizing that much takes seconds, in a worker thread."""
@@ -130,6 +131,11 @@ class ChatTokenizer:
 
     def _holds_control(self, ids: Iterable[int]) -> bool:
         return not self._control_ids.isdisjoint(ids)
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes:
+        """What each token contributes to a text."""
+        return TokenBytes(self.tokenizer)
 
     @cached_property
     def _control_ids(self) -> frozenset[int]:

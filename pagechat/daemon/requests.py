@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.protocol import Finished, FinishReason, Message, Timing, TokenOutput, Usage
+from engine.protocol import Finished, FinishReason, Message, Timing, TokenLogprobs, TokenOutput, Usage
 from pagechat.daemon.answer import AnswerText
 from pagechat.daemon.generation import Generation
 
@@ -41,6 +41,8 @@ class Answer:
     """The client has not been told that it finished."""
     untold: list[int] = field(default_factory=list)
     """Tokens since the last delta, for requests that want their ids."""
+    untold_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Theirs, for requests that want them."""
     engine_done: bool = False
     """The engine has told its last token."""
 
@@ -50,9 +52,10 @@ class Answer:
         assert self.text is not None
         self.tokens += len(output.tokens)
         self.score = output.score
-        tokens = output.tokens
+        tokens, logprobs = output.tokens, output.logprobs
         if output.finish_reason == "stop" and tokens and tokens[-1] in stop_token_ids:
-            tokens = tokens[:-1]  # the model's full stop, not its text
+            tokens, logprobs = tokens[:-1], logprobs[:-1]  # the model's full stop, not its text
+        self.untold_logprobs += logprobs
         text = self.text.feed(tokens)
         reason = output.finish_reason
         if reason is not None:

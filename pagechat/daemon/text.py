@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from engine.protocol import ChatOptions, SamplingParams
+from engine.protocol import ChatOptions, SamplingParams, SamplingRules
 from pagechat.daemon.answer import AnswerText
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation, Prompt, Text
@@ -68,6 +68,10 @@ class ModelText:
         """The text of one token, special ones by their names."""
         return self.tokenizer.tokenizer.decode([token], skip_special_tokens=False)
 
+    def token_bytes(self, token: int) -> bytes:
+        """What one token contributes to the text; of a control token, its name."""
+        return self.tokenizer.token_bytes(token)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, special ones by their names. Raises RequestError for ids that no token has."""
         self._check_ids("tokens", tokens)
@@ -77,7 +81,9 @@ class ModelText:
         """What the engine is told. `room`: tokens the context still holds; no answer is longer, whatever was asked,
         and one that gets there ends with finish_reason "length"."""
         defaults = self.defaults
+        rules = {name: getattr(options, name) for name in SamplingRules.__struct_fields__}
         return SamplingParams(
+            **rules,
             max_tokens=room if options.max_tokens is None else min(options.max_tokens, room),
             temperature=defaults.temperature if options.temperature is None else options.temperature,
             top_p=defaults.top_p if options.top_p is None else options.top_p,

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from engine.protocol import Delta, Finished
+from engine.protocol import Delta, Finished, TokenLogprobs
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Generation, Prompt
 from pagechat.daemon.http.admission import Ticket
 from pagechat.daemon.http.exchange import Exchange, Said
 from pagechat.daemon.http.keys import Key
+from pagechat.daemon.http.logprobs import Bytes
 from pagechat.daemon.http.refusal import ApiError
 from pagechat.daemon.http.schemas.base import Generating
 from pagechat.daemon.http.service import Service, new_id, now
@@ -33,6 +34,15 @@ def session_label(key: Key, name: str) -> str:
     return f"{key.name}/{name}" if key.name else name
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """One answer at its end; ids and log probabilities only where they were asked for."""
+
+    end: Finished
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs]
+
+
 @dataclass(slots=True)
 class Call:
     """Make it with `begin`; `close` it in every case."""
@@ -46,24 +56,33 @@ class Call:
     """To each prompt."""
     exchange: Exchange
     ticket: Ticket
+    bytes_of: Bytes
+    """What a token contributes to a text."""
+    prompt_logprobs: list[list[TokenLogprobs]]
+    """Of each prompt, from its second token on; complete before its first text, where they were asked for."""
 
     async def said(self) -> AsyncIterator[tuple[int, Delta | Finished]]:
         """(number of the choice, what was said of it). Raises RequestError, ClientGone."""
         async for said in self.exchange.said():
             if isinstance(said.message, Finished) and said.message.finish_reason == "abort":
                 raise RequestError("shutting_down", "the daemon stopped before this answer was complete")
-            yield self._choice(said), said.message
+            if isinstance(said.message, Delta) and said.message.prompt_logprobs:
+                self.prompt_logprobs[said.prompt] += said.message.prompt_logprobs
+            else:
+                yield self._choice(said), said.message
 
-    async def finished(self) -> tuple[list[Finished], list[list[int]]]:
-        """All answers at their end, by choice, and the token ids of each where they were asked for."""
-        ends: dict[int, Finished] = {}
-        ids: list[list[int]] = [[] for _ in range(len(self.prompts) * self.answers)]
+    async def finished(self) -> list[Whole]:
+        """All answers at their end, by choice."""
+        found: list[Whole | None] = [None] * (len(self.prompts) * self.answers)
+        tokens: list[list[int]] = [[] for _ in found]
+        logprobs: list[list[TokenLogprobs]] = [[] for _ in found]
         async for choice, message in self.said():
             if isinstance(message, Finished):
-                ends[choice] = message
+                found[choice] = Whole(message, tokens[choice], logprobs[choice])
             else:
-                ids[choice] += message.token_ids
-        return [ends[choice] for choice in range(len(ends))], ids
+                tokens[choice] += message.token_ids
+                logprobs[choice] += message.logprobs
+        return [whole for whole in found if whole is not None]
 
     def _choice(self, said: Said) -> int:
         return said.prompt * self.answers + said.message.index
@@ -74,17 +93,29 @@ class Call:
 
 
 async def begin(
-    request: Request, body: Generating, prompts: Sequence[Prompt], limit: int | None, kind: str, width: int
+    request: Request, body: Generating, prompts: Sequence[Prompt], limit: int | None, kind: str, candidates: int
 ) -> Call:
     """Returns when there is something to say. Raises ApiError, RequestError, ClientGone.
 
-    `limit`: max_tokens. `kind`: of the new object's id. `width`: beams of a search, if one is asked for.
+    `limit`: max_tokens. `kind`: of the new object's id. `candidates`: answers to make, or beams of a search.
     """
     service, key = service_of(request), key_of(request)
     engine = service.check_model(body.model)
-    ticket = service.admission.enter(key, body.answers * len(prompts))
-    exchange = Exchange(service.answering, request.receive)
-    call = Call(new_id(kind), now(), engine.model.name, [], body.answers, exchange, ticket)
+    _, text = service.ready()
+    answers = body.answers if body.use_beam_search else candidates
+    options, beam = body.options(limit), body.beam(candidates)
+    ticket = service.admission.enter(key, answers * len(prompts))
+    call = Call(
+        id=new_id(kind),
+        created=now(),
+        model=engine.model.name,
+        prompts=[],
+        answers=answers,
+        exchange=Exchange(service.answering, request.receive),
+        ticket=ticket,
+        bytes_of=text.token_bytes,
+        prompt_logprobs=[[] for _ in prompts],
+    )
     try:
         for prompt in prompts:
             tokens = await service.answering.tokens(prompt)
@@ -92,16 +123,16 @@ async def begin(
             ticket.has_prompt(len(tokens))
             call.prompts.append(tokens)
         session = body.session or call.id
-        await exchange.begin(
+        await call.exchange.begin(
             [
                 Generation(
                     request_id=str(number),
                     session=session_label(key, session),
                     prompt=tokens,
-                    options=body.options(limit),
+                    options=options,
                     keep=body.session is not None,
-                    n=body.answers,
-                    beam=body.beam(width),
+                    n=answers,
+                    beam=beam,
                     salt=key.cache_salt + (body.cache_salt or "").encode(),
                     tenant=key.name,
                     with_tokens=body.return_token_ids,

@@ -9,7 +9,8 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from engine.protocol import Finished
-from pagechat.daemon.http.call import Call, begin
+from pagechat.daemon.http import logprobs
+from pagechat.daemon.http.call import Call, Whole, begin
 from pagechat.daemon.http.errors import documented
 from pagechat.daemon.http.schemas.chat import ChatBody
 from pagechat.daemon.http.shapes import usage
@@ -25,24 +26,26 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
     if body.stream:
         return EventStream(_events(call, body), call.close)
     try:
-        ends, ids = await call.finished()
+        answers = await call.finished()
     finally:
         call.close()
-    choices = [_choice(index, end, ids[index], body) for index, end in enumerate(ends)]
-    whole = _object(call, "chat.completion", choices) | {"usage": usage(ends, body.answers)}
+    whole = _object(call, "chat.completion", [_choice(i, answer, call, body) for i, answer in enumerate(answers)])
+    whole["usage"] = usage([answer.end for answer in answers], body.answers)
     if body.return_token_ids:
         whole["prompt_token_ids"] = call.prompts[0]
+    if body.prompt_logprobs is not None:
+        whole["prompt_logprobs"] = logprobs.of_prompt(call.prompt_logprobs[0], call.bytes_of)
     return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
-def _choice(index: int, end: Finished, ids: list[int], body: ChatBody) -> dict[str, Any]:
+def _choice(index: int, answer: Whole, call: Call, body: ChatBody) -> dict[str, Any]:
     choice = {
         "index": index,
-        "message": {"role": "assistant", "content": end.text, "refusal": None},
-        "logprobs": None,
-        "finish_reason": end.finish_reason,
+        "message": {"role": "assistant", "content": answer.end.text, "refusal": None},
+        "logprobs": logprobs.of_chat(answer.logprobs, call.bytes_of) if body.logprobs else None,
+        "finish_reason": answer.end.finish_reason,
     }
-    return choice | {"token_ids": ids} if body.return_token_ids else choice
+    return choice | {"token_ids": answer.token_ids} if body.return_token_ids else choice
 
 
 async def _events(call: Call, body: ChatBody) -> AsyncIterator[bytes]:
@@ -60,8 +63,7 @@ async def _events(call: Call, body: ChatBody) -> AsyncIterator[bytes]:
         choice: dict[str, Any] = {"index": index, "delta": {}, "logprobs": None, "finish_reason": None}
         if index not in begun:
             begun.add(index)
-            first = choice | {"delta": {"role": "assistant", "content": ""}}
-            first = chunk([first])
+            first = chunk([choice | {"delta": {"role": "assistant", "content": ""}}])
             if body.return_token_ids:
                 first["prompt_token_ids"] = call.prompts[0]
             yield event(first)
@@ -70,6 +72,8 @@ async def _events(call: Call, body: ChatBody) -> AsyncIterator[bytes]:
             choice["finish_reason"] = message.finish_reason
         else:
             choice["delta"] = {"content": message.text}
+            if body.logprobs:
+                choice["logprobs"] = logprobs.of_chat(message.logprobs, call.bytes_of)
             if body.return_token_ids:
                 choice["token_ids"] = message.token_ids
         yield event(chunk([choice]))

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from pagechat.daemon.generation import Conversation
-from pagechat.daemon.http.schemas.base import Body, Generating, Label, Refused, wrong
+from pagechat.daemon.http.schemas.base import MAX_LOGPROBS, Generating, Label, Refused
+from pagechat.daemon.http.schemas.body import Body, wrong
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
@@ -54,6 +55,8 @@ Message = Annotated[SystemMessage | UserMessage | AssistantMessage, Field(discri
 
 class ChatBody(Generating):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    logprobs: bool | None = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     """OpenAI's newer word for max_tokens."""
@@ -78,9 +81,15 @@ class ChatBody(Generating):
         both = (self.max_tokens, self.max_completion_tokens)
         if None not in both and both[0] != both[1]:
             raise wrong("max_tokens", "another name of max_completion_tokens; send one of them")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise wrong("top_logprobs", "only with logprobs: true")
         if self.continue_final_message and self.add_generation_prompt:
             raise wrong("add_generation_prompt", "must be false with continue_final_message")
         return self
+
+    @property
+    def token_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def limit(self) -> int | None:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from pagechat.daemon.generation import Text, Tokens
-from pagechat.daemon.http.schemas.base import MAX_N, Generating, Refused, TokenId, wrong
+from pagechat.daemon.http.schemas.base import MAX_LOGPROBS, MAX_N, Generating, Refused, TokenId
+from pagechat.daemon.http.schemas.body import wrong
 
 MAX_PROMPTS = 256
 
@@ -36,9 +37,12 @@ class CompletionBody(Generating):
     """Text as it is (no chat template), or token ids; or a list of either, each answered by itself."""
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = 16
     """16 is OpenAI's default. null: what the context holds. 0, with echo: the prompt alone."""
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    """Of each token, with so many of the likeliest there; with echo, of the prompt's tokens too."""
     echo: bool | None = False
     """The prompt comes before the answer."""
     best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    """So many answers are made, and the n with the highest log probability per token come back; not with stream."""
     suffix: Refused = None
     """The model does not fill in the middle."""
     add_special_tokens: bool = True
@@ -50,7 +54,22 @@ class CompletionBody(Generating):
             raise wrong("max_tokens", "0 leaves nothing to do, except with echo")
         if self.best_of is not None and self.best_of < self.answers:
             raise wrong("best_of", "must be at least n")
+        if self.stream and not self.use_beam_search and self.candidates > self.answers:
+            raise wrong("best_of", "not with stream: true, since the best answers are known at the end")
         return self
+
+    @property
+    def candidates(self) -> int:
+        return self.best_of or self.answers
+
+    @property
+    def token_logprobs(self) -> int | None:
+        ranked = self.candidates > self.answers and not self.use_beam_search
+        return 0 if self.logprobs is None and ranked else self.logprobs
+
+    @property
+    def asked_prompt_logprobs(self) -> int | None:
+        return self.logprobs if self.echo and self.prompt_logprobs is None else self.prompt_logprobs
 
     def prompts(self) -> list[Text | Tokens]:
         match self.prompt:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pagechat.daemon.http.schemas.base import Body, SessionName
+from pagechat.daemon.http.schemas.base import SessionName
+from pagechat.daemon.http.schemas.body import WholeBody
 
 
-class ForkBody(Body):
+class ForkBody(WholeBody):
     target: SessionName
     """The new session, which shares every block of the old one."""
 
 
-class PinBody(Body):
+class PinBody(WholeBody):
     pinned: bool
     """True: its blocks are never reclaimed."""

@@ -7,11 +7,12 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from pagechat.daemon.generation import Conversation, Prompt, Text
-from pagechat.daemon.http.schemas.base import MAX_LABEL, Body, TokenId, wrong
+from pagechat.daemon.http.schemas.base import MAX_LABEL, TokenId
+from pagechat.daemon.http.schemas.body import WholeBody, wrong
 from pagechat.daemon.http.schemas.chat import MAX_MESSAGES, Message, for_template
 
 
-class TokenizeBody(Body):
+class TokenizeBody(WholeBody):
     model: Annotated[str, Field(max_length=MAX_LABEL)] | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
@@ -36,6 +37,6 @@ class TokenizeBody(Body):
         )
 
 
-class DetokenizeBody(Body):
+class DetokenizeBody(WholeBody):
     model: Annotated[str, Field(max_length=MAX_LABEL)] | None = None
     tokens: Annotated[list[TokenId], Field(max_length=2**20)]

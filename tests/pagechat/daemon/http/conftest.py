@@ -16,6 +16,7 @@ import pytest
 
 from pagechat.client import EngineClient
 from tests.daemons import Daemon, end, model_folder, wait_until
+from tests.models import tiny_llama
 from tests.pagechat.conftest import fake_engine_environment
 
 
@@ -32,11 +33,16 @@ class Served:
 
 
 @contextlib.contextmanager
-def http_daemon(base: Path, keys: Path) -> Iterator[Served]:
-    """A daemon with the fake engine and files in `base`; ended by SIGTERM at the latest."""
-    environment = fake_engine_environment(model_folder(base / "model"), base / "notes")
-    environment["FAKE_ENGINE_STEP_S"] = "0.001"
-    arguments = ("--num-blocks", "400", "--http", "127.0.0.1:0", "--keys", str(keys), "--run-dir", str(base / "run"))
+def http_daemon(base: Path, keys: Path, model: Path | None = None) -> Iterator[Served]:
+    """A daemon with the fake engine, or with the real one and `model`, and files in `base`; ended by SIGTERM at the
+    latest."""
+    arguments = ["--num-blocks", "400", "--http", "127.0.0.1:0", "--keys", str(keys), "--run-dir", str(base / "run")]
+    environment: dict[str, str] = {}
+    if model is not None:
+        arguments += ["--model", str(model), "--threads", "1"]
+    else:
+        environment = fake_engine_environment(model_folder(base / "model"), base / "notes")
+        environment["FAKE_ENGINE_STEP_S"] = "0.001"
     daemon = Daemon(*arguments, env={**os.environ, **environment})
     try:
         daemon.until_answering(base / "run")
@@ -54,6 +60,15 @@ def served() -> Iterator[Served]:
     """One daemon for all these tests, which leave it as they found it."""
     base = Path(tempfile.mkdtemp(prefix="pc-", dir="/tmp"))
     with http_daemon(base, base / "keys.json") as served:
+        yield served
+    shutil.rmtree(base)
+
+
+@pytest.fixture(scope="package")
+def real() -> Iterator[Served]:
+    """One daemon with the real engine and a tiny random model, whose folder is `base`/tiny-llama."""
+    base = Path(tempfile.mkdtemp(prefix="pc-", dir="/tmp"))
+    with http_daemon(base, base / "keys.json", tiny_llama(base)) as served:
         yield served
     shutil.rmtree(base)
 
