@@ -121,6 +121,22 @@ def serve(
     ] = "127.0.0.1:8008",
     no_http: Annotated[bool, typer.Option("--no-http", help="No HTTP: as --http off.")] = False,
     keys: Keys = None,
+    max_queued_requests: Annotated[
+        int,
+        typer.Option(
+            envvar="PAGECHAT_MAX_QUEUED_REQUESTS",
+            min=1,
+            metavar="N",
+            help="HTTP answers that may wait to begin; then 429.",
+        ),
+    ] = 1024,
+    max_queued_tokens: Annotated[
+        int,
+        typer.Option(envvar="PAGECHAT_MAX_QUEUED_TOKENS", min=1, metavar="N", help="Prompt tokens of those; then 429."),
+    ] = 4 * 2**20,
+    vllm_metric_names: Annotated[
+        bool, typer.Option("--vllm-metric-names", help="/metrics says vllm: instead of pagechat:.")
+    ] = False,
     engine_command: Annotated[str | None, typer.Option(envvar="PAGECHAT_ENGINE_COMMAND", hidden=True)] = None,
 ) -> int:
     """Run the daemon in the foreground (the default command). Ctrl-C ends it."""
@@ -140,7 +156,9 @@ def serve(
         threads=threads,
     )
     from pagechat.daemon.http.address import AddressError, parse
+    from pagechat.daemon.http.admission import Limits
     from pagechat.daemon.http.keys import KeysError
+    from pagechat.daemon.http.metrics import PREFIX, VLLM_PREFIX
     from pagechat.daemon.serve import serve as run
     from pagechat.daemon.supervisor import Patience
 
@@ -153,6 +171,8 @@ def serve(
             patience=Patience(hang_s=hang_timeout),
             http=None if no_http or http == "off" else parse(http),
             keys=keys,
+            limits=Limits(max_queued_requests, max_queued_tokens),
+            metrics_prefix=VLLM_PREFIX if vllm_metric_names else PREFIX,
         )
     except (AddressError, KeysError) as error:
         raise CommandError(str(error), exits.FAILED) from None

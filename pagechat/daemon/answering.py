@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +33,7 @@ from pagechat.daemon import text
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Generation, Prompt
 from pagechat.daemon.misses import describe
+from pagechat.daemon.observer import Observer
 from pagechat.daemon.requests import Answer, Receiver, Request, Requests
 from pagechat.daemon.sessions import MAX_NAME
 from pagechat.daemon.supervisor import Supervisor
@@ -49,6 +51,7 @@ class Answering:
         self.text: text.ModelText | None = None
         """Of the model that was loaded last."""
         self.requests = Requests()
+        self.observer = Observer()
         self._supervisor = supervisor
         self._text_path = ""
         self._threads = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text")
@@ -194,11 +197,20 @@ class Answering:
             told = Delta(request_id=name, text="", tokens=0, index=index, prompt_logprobs=output.prompt_logprobs)
             if not request.receiver.send(told):
                 return
+        self._observe(request, output)
         answer, delta, reason = request.take(output)
         if delta and not self._send_delta(request, answer, delta):
             return
         if reason is not None:
             self._finish(request, answer, reason)
+
+    def _observe(self, request: Request, output: TokenOutput) -> None:
+        answer = request.answers[output.index]
+        if output.tokens and answer.open:
+            now = time.monotonic()
+            since = None if answer.last_token is None else now - answer.last_token
+            answer.last_token = now
+            self.observer.tokens(request, answer, since)
 
     # -- endings ---------------------------------------------------------------------------------
 
@@ -216,12 +228,14 @@ class Answering:
 
     def _say_finished(self, request: Request, answer: Answer, reason: FinishReason) -> None:
         self._send_rest(request, answer)
+        self.observer.ended(request, answer, reason)
         request.receiver.send(request.finished(answer, reason))
 
     def _fail(self, request: Request, error: RequestError) -> None:
         self._release(request, abort=False)
         for answer in request.open_answers:
             self._send_rest(request, answer)
+            self.observer.ended(request, answer, "error")
         request.receiver.send(
             Failed(request_id=request.client_request_id, code=error.code, message=error.message, param=error.param)
         )

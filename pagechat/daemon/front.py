@@ -45,6 +45,7 @@ from pagechat.daemon.generation import Conversation, Generation
 from pagechat.daemon.greeting import greet, refuse
 from pagechat.daemon.http.admission import Admission
 from pagechat.daemon.http.door import HttpDoor
+from pagechat.daemon.http.metrics import Metrics
 from pagechat.daemon.http.service import Service
 from pagechat.daemon.pool_watch import PoolWatch, takeover
 from pagechat.daemon.sessions import MAX_NAME
@@ -142,12 +143,16 @@ class Front:
 
     async def _open_http(self) -> None:
         if self._http is not None:
+            metrics = Metrics(self._http.metrics_prefix)
             service = Service(
                 answering=self.answering,
                 supervisor=self.supervisor,
                 status=lambda: self._status(0),
-                admission=Admission(self._http.limits),
+                admission=Admission(self._http.limits, metrics.refused),
+                metrics=metrics,
+                block_map=self._pool.block_map,
             )
+            self.answering.observer = metrics
             await self._http.serve(service)
 
     async def drain(self, patience_s: float) -> None:
@@ -222,9 +227,12 @@ class Front:
     def _on_report(self, frame: bytes) -> None:
         self._doors.publish(frame)
         try:
-            self._pool.feed(protocol.decode_report(frame))
+            report = protocol.decode_report(frame)
         except protocol.ProtocolError:
             log.exception("the engine published a report that cannot be read")
+            return
+        self._pool.feed(report)
+        self.answering.observer.step(report)
 
     def _on_lost_engine(self, words: str) -> None:
         if self.supervisor.state in ("loading", "restarting"):

@@ -36,6 +36,8 @@ class Answer:
     text: AnswerText | None = None
     """None until the engine has been given the request."""
     tokens: int = 0
+    last_token: float | None = None
+    """When its newest tokens came (time.monotonic)."""
     score: float | None = None
     open: bool = True
     """The client has not been told that it finished."""

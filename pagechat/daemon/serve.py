@@ -20,8 +20,10 @@ from engine.protocol import EngineReady
 from pagechat import __version__, rundir
 from pagechat.daemon.front import Front
 from pagechat.daemon.http.address import Address, AddressError
+from pagechat.daemon.http.admission import Limits
 from pagechat.daemon.http.door import HttpDoor
 from pagechat.daemon.http.keys import KeysError, default_path
+from pagechat.daemon.http.metrics import PREFIX
 from pagechat.daemon.narrate import Narrator
 from pagechat.daemon.supervisor import Patience
 from pagechat.sizes import format_size
@@ -41,6 +43,8 @@ def serve(
     patience: Patience | None = None,
     http: Address | None = None,
     keys: Path | None = None,
+    limits: Limits | None = None,
+    metrics_prefix: str = PREFIX,
 ) -> int:
     """Runs the daemon. Returns its exit status: 0 when it was asked to end, 1 when the model cannot be loaded.
 
@@ -52,23 +56,18 @@ def serve(
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one request, one thread; and no pool that a fork would break
     lock = rundir.DaemonLock(directory, rundir.DaemonInfo(pid=os.getpid(), version=__version__, started=time.time()))
     try:
-        door, problem = _listen(http, keys or default_path(), ephemeral)
+        door, problem = None, None
+        if http is not None:
+            try:
+                door = HttpDoor.listen(http, keys or default_path(), limits, metrics_prefix)
+            except (AddressError, KeysError) as error:
+                if not ephemeral:
+                    raise
+                problem = str(error)
         daemon = _Daemon(directory, config, ephemeral, engine_command, patience, door, problem)
         return asyncio.run(daemon.run(lock))
     finally:
         lock.release()
-
-
-def _listen(http: Address | None, keys: Path, ephemeral: bool) -> tuple[HttpDoor | None, str | None]:
-    """The door, or why there is none although it was wanted."""
-    if http is None:
-        return None, None
-    try:
-        return HttpDoor.listen(http, keys), None
-    except (AddressError, KeysError) as error:
-        if not ephemeral:
-            raise
-        return None, str(error)
 
 
 class _Daemon:

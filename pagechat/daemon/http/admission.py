@@ -7,6 +7,7 @@ A request is let in whole or not at all: n answers, or several prompts, count as
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pagechat.daemon.http.keys import Key
@@ -24,12 +25,12 @@ class Limits:
 class Admission:
     """The HTTP requests in flight. One loop owns it."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, on_refusal: Callable[[str], None] = lambda reason: None) -> None:
+        """`on_refusal` is told the reason of each."""
         self.limits = limits
         self.waiting = 0
         self.waiting_tokens = 0
-        self.refused: Counter[str] = Counter()
-        """By reason, since the start."""
+        self._on_refusal = on_refusal
         self._of_key: Counter[str] = Counter()
 
     def enter(self, key: Key, answers: int) -> Ticket:
@@ -63,7 +64,7 @@ class Admission:
         self.waiting_tokens += tokens
 
     def _refusal(self, reason: str, words: str) -> ApiError:
-        self.refused[reason] += 1
+        self._on_refusal(reason)
         return ApiError(429, f"{words}; try again later", code=reason)
 
 

@@ -10,7 +10,7 @@ from pagechat.daemon.http import errors
 from pagechat.daemon.http.exchange import ClientGone
 from pagechat.daemon.http.gate import Gate
 from pagechat.daemon.http.keys import Keys
-from pagechat.daemon.http.routes import chat, completions, health, pool, sessions, tokens
+from pagechat.daemon.http.routes import chat, completions, health, operations, pool, sessions, tokens
 from pagechat.daemon.http.service import Service, now
 
 _CLIENT_CLOSED = 499
@@ -34,6 +34,6 @@ def make(service: Service, keys: Keys) -> ASGIApp:
     async def gone(request: Request, error: ClientGone) -> Response:
         return Response(status_code=_CLIENT_CLOSED)
 
-    for module in (chat, completions, tokens, health, pool, sessions):
+    for module in (chat, completions, tokens, health, pool, sessions, operations):
         app.include_router(module.router)
     return Gate(app, keys)

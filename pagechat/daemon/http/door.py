@@ -16,6 +16,7 @@ from pagechat.daemon.http import address as addresses
 from pagechat.daemon.http.address import Address, AddressError
 from pagechat.daemon.http.admission import Limits
 from pagechat.daemon.http.keys import Keys
+from pagechat.daemon.http.metrics import PREFIX
 
 if TYPE_CHECKING:
     from pagechat.daemon.http.server import HttpServer
@@ -28,12 +29,15 @@ class HttpDoor:
 
     url: str
     limits: Limits
+    metrics_prefix: str
     _listener: socket.socket
     _keys: Keys
     _server: HttpServer | None = field(default=None, init=False)
 
     @classmethod
-    def listen(cls, address: Address, keys: Path, limits: Limits | None = None) -> HttpDoor:
+    def listen(
+        cls, address: Address, keys: Path, limits: Limits | None = None, metrics_prefix: str = PREFIX
+    ) -> HttpDoor:
         """Raises AddressError, KeysError."""
         known = Keys(keys)
         if not known.required and not address.loopback:
@@ -43,7 +47,7 @@ class HttpDoor:
             )
         listener = addresses.bind(address)
         port = listener.getsockname()[1]
-        return cls(Address(address.host, port).url, limits or Limits(), listener, known)
+        return cls(Address(address.host, port).url, limits or Limits(), metrics_prefix, listener, known)
 
     async def serve(self, service: Service) -> None:
         """Returns when requests are being answered."""

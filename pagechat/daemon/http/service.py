@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from engine.protocol import EngineReady, Status
 from pagechat.daemon.answering import Answering
 from pagechat.daemon.http.admission import Admission
+from pagechat.daemon.http.metrics import Metrics
 from pagechat.daemon.http.refusal import ApiError
 from pagechat.daemon.supervisor import Supervisor
 from pagechat.daemon.text import ModelText
@@ -21,6 +22,9 @@ class Service:
     supervisor: Supervisor
     status: Callable[[], Status]
     admission: Admission
+    metrics: Metrics
+    block_map: Callable[[], str]
+    """PoolWatch.block_map."""
 
     def ready(self) -> tuple[EngineReady, ModelText]:
         """The engine and its model's text. Raises ApiError 503 while there is none."""

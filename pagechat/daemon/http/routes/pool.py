@@ -15,13 +15,13 @@ router = APIRouter(prefix="/v1", responses=documented(500))
 
 
 @router.get("/pool")
-async def pool(request: Request) -> dict[str, Any]:
+async def pool(request: Request, blocks: bool = False) -> dict[str, Any]:
     """As `pagechat-daemon status --json`: engine, block pool, scheduler, throughput, and how other policies would
-    fare. Answered in every state."""
+    fare. Answered in every state. With ?blocks=true also each block: "." free, ":" cached, "+" active, "#" shared."""
     found: dict[str, Any] = msgspec.to_builtins(service_of(request).status())
     for key in ("type", "ticket"):
         del found[key]
-    return found
+    return found | {"blocks": service_of(request).block_map()} if blocks else found
 
 
 @router.get("/usage", responses=documented(503))
