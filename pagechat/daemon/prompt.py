@@ -132,6 +132,15 @@ class ChatTokenizer:
     def _holds_control(self, ids: Iterable[int]) -> bool:
         return not self._control_ids.isdisjoint(ids)
 
+    @property
+    def takes_tools(self) -> bool:
+        """The template writes the tools it is given."""
+        return self._template.takes_tools
+
+    def writes(self, mark: str) -> bool:
+        """The template itself contains this text."""
+        return any(mark in literal for literal in self._template.literals)
+
     @cached_property
     def token_bytes(self) -> TokenBytes:
         """What each token contributes to a text."""

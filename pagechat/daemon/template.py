@@ -21,6 +21,7 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
@@ -60,6 +61,7 @@ class ChatTemplate:
         constants = [node.value for node in tree.find_all(jinja2.nodes.Const) if isinstance(node.value, str)]
         self.literals: list[str] = [node.data for node in tree.find_all(jinja2.nodes.TemplateData)] + constants
         """Every piece of text that the template itself contains."""
+        self.takes_tools = "tools" in jinja2.meta.find_undeclared_variables(tree)
 
     def render(
         self,

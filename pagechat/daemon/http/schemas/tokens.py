@@ -32,7 +32,7 @@ class TokenizeBody(WholeBody):
         if self.prompt is not None:
             return Text(self.prompt, self.add_special_tokens)
         return Conversation(
-            messages=[for_template(message) for message in self.messages or ()],
+            messages=[for_template(message, place) for place, message in enumerate(self.messages or ())],
             add_generation_prompt=self.add_generation_prompt,
         )
 

@@ -19,6 +19,17 @@ from tests.daemons import Daemon, end, model_folder, wait_until
 from tests.models import tiny_llama
 from tests.pagechat.conftest import fake_engine_environment
 
+TOOL_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool.function | tojson }}\n{% endfor %}"
+    "call as <tool_call>{}</tool_call><|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>\n"
+    '{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}'
+    "\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if think %}<think>\n</think>{% endif %}{% endif %}"
+)
+"""ChatML with tools, in the way of Qwen's and Hermes'."""
+
 
 @dataclass(frozen=True)
 class Served:
@@ -66,9 +77,11 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture(scope="package")
 def real() -> Iterator[Served]:
-    """One daemon with the real engine and a tiny random model, whose folder is `base`/tiny-llama."""
+    """One daemon with the real engine and a tiny random model whose template takes tools and marks reasoning."""
     base = Path(tempfile.mkdtemp(prefix="pc-", dir="/tmp"))
-    with http_daemon(base, base / "keys.json", tiny_llama(base)) as served:
+    model = tiny_llama(base)
+    (model / "chat_template.jinja").write_text(TOOL_TEMPLATE)
+    with http_daemon(base, base / "keys.json", model) as served:
         yield served
     shutil.rmtree(base)
 
