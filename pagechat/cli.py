@@ -134,6 +134,16 @@ def serve(
         int,
         typer.Option(envvar="PAGECHAT_MAX_QUEUED_TOKENS", min=1, metavar="N", help="Prompt tokens of those; then 429."),
     ] = 4 * 2**20,
+    drain: Annotated[
+        float,
+        typer.Option(
+            envvar="PAGECHAT_DRAIN",
+            min=0,
+            metavar="SECONDS",
+            help="How long answers may go on after SIGTERM or Ctrl-C; a second one ends them. [0]",
+            show_default=False,
+        ),
+    ] = 0.0,
     vllm_metric_names: Annotated[
         bool, typer.Option("--vllm-metric-names", help="/metrics says vllm: instead of pagechat:.")
     ] = False,
@@ -173,6 +183,7 @@ def serve(
             keys=keys,
             limits=Limits(max_queued_requests, max_queued_tokens),
             metrics_prefix=VLLM_PREFIX if vllm_metric_names else PREFIX,
+            drain_s=drain,
         )
     except (AddressError, KeysError) as error:
         raise CommandError(str(error), exits.FAILED) from None

@@ -45,9 +45,11 @@ def serve(
     keys: Path | None = None,
     limits: Limits | None = None,
     metrics_prefix: str = PREFIX,
+    drain_s: float = 0.0,
 ) -> int:
     """Runs the daemon. Returns its exit status: 0 when it was asked to end, 1 when the model cannot be loaded.
 
+    `drain_s`: how long answers may go on once it is asked to end; a second signal ends them.
     `http` None: without that door. `keys`: the file of its API keys (None: the user's own).
     Raises RunDirError, AlreadyRunning, AddressError, KeysError. An ephemeral daemon whose model cannot be loaded goes
     on, to tell its parent; and it goes on without HTTP where the address is taken.
@@ -64,7 +66,7 @@ def serve(
                 if not ephemeral:
                     raise
                 problem = str(error)
-        daemon = _Daemon(directory, config, ephemeral, engine_command, patience, door, problem)
+        daemon = _Daemon(directory, config, ephemeral, engine_command, patience, door, problem, drain_s)
         return asyncio.run(daemon.run(lock))
     finally:
         lock.release()
@@ -80,7 +82,10 @@ class _Daemon:
         patience: Patience | None,
         http: HttpDoor | None,
         http_problem: str | None,
+        drain_s: float,
     ) -> None:
+        self._drain_s = drain_s
+        self._draining: asyncio.Task[None] | None = None
         self._http, self._http_problem = http, http_problem
         self._directory, self._config, self._ephemeral = directory, config, ephemeral
         self._engine_command, self._patience = engine_command, patience
@@ -108,7 +113,7 @@ class _Daemon:
         elif self._http_problem is not None:
             self._narrator.say(f"no HTTP: {self._http_problem}")
         for number in _SIGNALS:
-            loop.add_signal_handler(number, front.stop_asked.set)
+            loop.add_signal_handler(number, self._on_signal, front)
         watching = asyncio.create_task(self._end_with_parent(front)) if self._ephemeral else None
         try:
             await front.run()
@@ -123,6 +128,17 @@ class _Daemon:
             logger.removeHandler(self._narrator)
         self._narrator.say("stopped")
         return self._status
+
+    def _on_signal(self, front: Front) -> None:
+        if self._draining is not None or not self._drain_s:
+            front.stop_asked.set()
+            return
+        self._narrator.say(f"ending within {self._drain_s:g} s: answers under way are finished, nothing new begins")
+        self._draining = asyncio.create_task(self._drain(front, self._drain_s))
+
+    async def _drain(self, front: Front, patience_s: float) -> None:
+        await front.drain(patience_s)
+        front.stop_asked.set()
 
     def _on_change(self, front: Front) -> None:
         supervisor = front.supervisor
@@ -156,8 +172,7 @@ class _Daemon:
         except (PermissionError, ValueError):  # a file or nothing at all: there is no parent to outlive
             gone.set()
         await gone.wait()
-        await front.drain(DRAIN_S)
-        front.stop_asked.set()
+        await self._drain(front, DRAIN_S)
 
 
 def _describe(ready: EngineReady) -> str:

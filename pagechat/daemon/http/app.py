@@ -10,7 +10,7 @@ from pagechat.daemon.http import errors
 from pagechat.daemon.http.exchange import ClientGone
 from pagechat.daemon.http.gate import Gate
 from pagechat.daemon.http.keys import Keys
-from pagechat.daemon.http.routes import chat, completions, health, operations, pool, sessions, tokens
+from pagechat.daemon.http.routes import chat, completions, health, operations, pool, responses, sessions, tokens
 from pagechat.daemon.http.service import Service, now
 
 _CLIENT_CLOSED = 499
@@ -25,6 +25,7 @@ def make(service: Service, keys: Keys) -> ASGIApp:
         description="The OpenAI-compatible door of pagechat-daemon.",
         docs_url=None,
         redoc_url=None,
+        responses=errors.documented(401, 403, 431),
     )
     app.state.service = service
     app.state.created = now()
@@ -34,6 +35,6 @@ def make(service: Service, keys: Keys) -> ASGIApp:
     async def gone(request: Request, error: ClientGone) -> Response:
         return Response(status_code=_CLIENT_CLOSED)
 
-    for module in (chat, completions, tokens, health, pool, sessions, operations):
+    for module in (chat, completions, responses, tokens, health, pool, sessions, operations):
         app.include_router(module.router)
     return Gate(app, keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from typing import Any
 
 import httpx2
 import openai
@@ -14,8 +15,8 @@ from tests.daemons import wait_until
 from tests.pagechat.daemon.http.conftest import Served
 
 MODEL = "smollm2"
-HELLO = [{"role": "user", "content": "hello 🌶"}]
-LONG = [{"role": "user", "content": "a long story " * 12}]
+HELLO: Any = [{"role": "user", "content": "hello 🌶"}]
+LONG: Any = [{"role": "user", "content": "a long story " * 12}]
 """Its answer takes a while."""
 ECHO = "user\nhello 🌶\nassistant\n"
 
@@ -94,15 +95,22 @@ def test_turns_parts_and_the_developer_role_reach_the_template(client: openai.Op
         {"role": "assistant", "content": "", "refusal": None, "annotations": [], "audio": None},
         {"role": "user", "content": "three"},
     ]
-    found = client.chat.completions.create(model=MODEL, messages=messages)  # type: ignore[arg-type]
+    found = client.chat.completions.create(model=MODEL, messages=messages)
     expected = "system\nBe brief.\nuser\none\ntwo\nassistant\n\nuser\nthree\nassistant\n"
     assert found.choices[0].message.content == expected
+
+
+def test_an_answer_may_be_sent_back_as_it_came(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model=MODEL, messages=HELLO).choices[0].message
+    messages: Any = [*HELLO, answer.model_dump(), {"role": "user", "content": "more"}]
+    found = client.chat.completions.create(model=MODEL, messages=messages)
+    assert (found.choices[0].message.content or "").endswith(f"assistant\n{ECHO}\nuser\nmore\nassistant\n")
 
 
 def test_a_prefill_is_gone_on_with(client: openai.OpenAI) -> None:
     messages = [{"role": "user", "content": "yes"}, {"role": "assistant", "content": "yes"}]
     extra = {"continue_final_message": True, "add_generation_prompt": False}
-    found = client.chat.completions.create(model=MODEL, messages=messages, extra_body=extra)  # type: ignore[arg-type]
+    found = client.chat.completions.create(model=MODEL, messages=messages, extra_body=extra)
     # the last turn is open: nothing stands between its text and the answer, and no turn is opened after it
     assert found.choices[0].message.content == "user\nyes\nassistant\nyes"
 
@@ -127,7 +135,7 @@ def test_a_session_keeps_its_blocks_for_the_next_turn(client: openai.OpenAI, htt
     body = {"session": "essay"}
     answer = client.chat.completions.create(model=MODEL, messages=first, extra_body=body).choices[0].message
     second = [*first, {"role": "assistant", "content": answer.content}, {"role": "user", "content": "more"}]
-    found = client.chat.completions.create(model=MODEL, messages=second, extra_body=body)  # type: ignore[arg-type]
+    found = client.chat.completions.create(model=MODEL, messages=second, extra_body=body)
     assert found.usage is not None
     assert found.usage.prompt_tokens_details is not None
     before = http.post("/tokenize", json={"messages": first}).json()["count"]
@@ -139,7 +147,7 @@ def test_a_session_keeps_its_blocks_for_the_next_turn(client: openai.OpenAI, htt
 def test_salts_keep_prefixes_apart(client: openai.OpenAI) -> None:
     def cached(salt: str) -> int:
         long = [{"role": "user", "content": "salted words " * 20}]
-        found = client.chat.completions.create(model=MODEL, messages=long, extra_body={"cache_salt": salt})  # type: ignore[arg-type]
+        found = client.chat.completions.create(model=MODEL, messages=long, extra_body={"cache_salt": salt})
         assert found.usage is not None
         assert found.usage.prompt_tokens_details is not None
         return found.usage.prompt_tokens_details.cached_tokens or 0

@@ -127,3 +127,35 @@ def test_with_a_key_it_may_listen_beyond_this_machine() -> None:
         headers = {"authorization": f"Bearer {secret}", "host": "public.example"}
         assert httpx2.get(f"{url}/v1/models", headers=headers).status_code == 200
         assert httpx2.get(f"{url}/v1/models").status_code == 401
+
+
+def test_a_daemon_that_drains_finishes_its_answers_and_begins_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ENGINE_STEP_S", "0.01")
+    with serving("--http", "127.0.0.1:0", "--drain", "30") as daemon:
+        wait_until(lambda: status()["state"] == "ready", "engine")
+        url = f"{status()['http']}/v1/completions"
+        body = {"prompt": "a long story " * 10, "max_tokens": 100, "stream": True}
+        with httpx2.Client(timeout=30) as http, http.stream("POST", url, json=body) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            daemon.signal(signal.SIGTERM)
+            wait_until(lambda: status()["state"] == "stopping", "the beginning of the end")
+            assert httpx2.post(url, json={"prompt": "too late"}).status_code == 503
+            assert "data: [DONE]" in list(lines)
+        assert daemon.process.wait(20) == 0
+
+
+def test_a_second_signal_ends_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ENGINE_STEP_S", "0.05")
+    with serving("--http", "127.0.0.1:0", "--drain", "300") as daemon:
+        wait_until(lambda: status()["state"] == "ready", "engine")
+        url = f"{status()['http']}/v1/completions"
+        body = {"prompt": "a long story " * 30, "max_tokens": 200, "stream": True}
+        with httpx2.Client(timeout=30) as http, http.stream("POST", url, json=body) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            daemon.signal(signal.SIGTERM)
+            wait_until(lambda: status()["state"] == "stopping", "the beginning of the end")
+            daemon.signal(signal.SIGTERM)
+            assert "shutting_down" in "".join(lines)
+        assert daemon.process.wait(20) == 0
