@@ -313,6 +313,25 @@ def usage(
 
 
 @daemon.command()
+def batch(
+    source: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="Requests in OpenAI's batch format.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUT.jsonl", help="Their answers; what is there is not asked again.")
+    ],
+    concurrency: Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Requests at a time.")] = 32,
+    model: Model = None,
+    run_dir: RunDir = None,
+) -> int:
+    """Answer a file of requests, through the running daemon or one that is started. Call it again after a kill.
+
+    Exit code 1 when a request had no answer. $PAGECHAT_API_KEY is the key, where the daemon asks for one.
+    """
+    from pagechat.commands.batch import batch as run
+
+    return _run(run(source, target, run_dir, concurrency=concurrency, model=model))
+
+
+@daemon.command()
 def keys(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[ACTION NAME]", help="list (the default), or add, remove and a NAME.")
