@@ -22,7 +22,9 @@ from tests.pagechat.conftest import fake_engine_environment
 TOOL_TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool.function | tojson }}\n{% endfor %}"
     "call as <tool_call>{}</tool_call><|im_end|>\n{% endif %}"
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% for message in messages %}"
+    "{% if message.content == 'refuse me' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "<|im_start|>{{ message.role }}\n{{ message.content }}"
     "{% for call in message.tool_calls or [] %}<tool_call>\n"
     '{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}'
     "\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
