@@ -134,6 +134,12 @@ def serve(
         int,
         typer.Option(envvar="PAGECHAT_MAX_QUEUED_TOKENS", min=1, metavar="N", help="Prompt tokens of those; then 429."),
     ] = 4 * 2**20,
+    http_log: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="PAGECHAT_HTTP_LOG", metavar="FILE", help="A JSON line for each HTTP request; never its text. [none]"
+        ),
+    ] = None,
     drain: Annotated[
         float,
         typer.Option(
@@ -184,6 +190,7 @@ def serve(
             limits=Limits(max_queued_requests, max_queued_tokens),
             metrics_prefix=VLLM_PREFIX if vllm_metric_names else PREFIX,
             drain_s=drain,
+            http_log=http_log,
         )
     except (AddressError, KeysError) as error:
         raise CommandError(str(error), exits.FAILED) from None

@@ -153,7 +153,13 @@ class Front:
                 block_map=self._pool.block_map,
             )
             self.answering.observer = metrics
-            await self._http.serve(service)
+            try:
+                await self._http.serve(service)
+            except Exception:  # ZeroMQ clients are served all the same
+                log.exception("HTTP cannot be served")
+                self._http_problem = "it cannot be served; the daemon's log says why"
+                await self._http.stop(0)
+                self._http = None
 
     async def drain(self, patience_s: float) -> None:
         """Begins nothing new and waits until what runs has ended, `patience_s` seconds at most."""

@@ -46,6 +46,7 @@ def serve(
     limits: Limits | None = None,
     metrics_prefix: str = PREFIX,
     drain_s: float = 0.0,
+    http_log: Path | None = None,
 ) -> int:
     """Runs the daemon. Returns its exit status: 0 when it was asked to end, 1 when the model cannot be loaded.
 
@@ -61,7 +62,7 @@ def serve(
         door, problem = None, None
         if http is not None:
             try:
-                door = HttpDoor.listen(http, keys or default_path(), limits, metrics_prefix)
+                door = HttpDoor.listen(http, keys or default_path(), limits, metrics_prefix, http_log)
             except (AddressError, KeysError) as error:
                 if not ephemeral:
                     raise

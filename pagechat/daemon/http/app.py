@@ -7,6 +7,7 @@ from starlette.types import ASGIApp
 
 from pagechat import __version__
 from pagechat.daemon.http import errors
+from pagechat.daemon.http.access_log import AccessLog
 from pagechat.daemon.http.exchange import ClientGone
 from pagechat.daemon.http.gate import Gate
 from pagechat.daemon.http.keys import Keys
@@ -17,7 +18,7 @@ _CLIENT_CLOSED = 499
 """nginx's status for a client that left; nobody reads it."""
 
 
-def make(service: Service, keys: Keys) -> ASGIApp:
+def make(service: Service, keys: Keys, log: AccessLog | None = None) -> ASGIApp:
     """The gate, and behind it every route. No interactive documentation: its pages load scripts from elsewhere."""
     app = FastAPI(
         title="pagechat",
@@ -37,4 +38,4 @@ def make(service: Service, keys: Keys) -> ASGIApp:
 
     for module in (chat, completions, responses, tokens, health, pool, sessions, operations):
         app.include_router(module.router)
-    return Gate(app, keys)
+    return Gate(app, keys, log)

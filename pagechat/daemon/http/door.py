@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pagechat.daemon.http import address as addresses
+from pagechat.daemon.http.access_log import AccessLog
 from pagechat.daemon.http.address import Address, AddressError
 from pagechat.daemon.http.admission import Limits
 from pagechat.daemon.http.keys import Keys
@@ -32,11 +33,17 @@ class HttpDoor:
     metrics_prefix: str
     _listener: socket.socket
     _keys: Keys
+    _log: AccessLog | None
     _server: HttpServer | None = field(default=None, init=False)
 
     @classmethod
     def listen(
-        cls, address: Address, keys: Path, limits: Limits | None = None, metrics_prefix: str = PREFIX
+        cls,
+        address: Address,
+        keys: Path,
+        limits: Limits | None = None,
+        metrics_prefix: str = PREFIX,
+        log: Path | None = None,
     ) -> HttpDoor:
         """Raises AddressError, KeysError."""
         known = Keys(keys)
@@ -45,9 +52,13 @@ class HttpDoor:
                 f"{address} can be reached from other machines, and no API key is asked for; make one with "
                 "`pagechat-daemon keys add NAME`, or listen at 127.0.0.1"
             )
+        try:
+            access_log = AccessLog(log) if log is not None else None
+        except OSError as error:
+            raise AddressError(f"cannot write the log {log}: {error.strerror}") from None
         listener = addresses.bind(address)
         port = listener.getsockname()[1]
-        return cls(Address(address.host, port).url, limits or Limits(), metrics_prefix, listener, known)
+        return cls(Address(address.host, port).url, limits or Limits(), metrics_prefix, listener, known, access_log)
 
     async def serve(self, service: Service) -> None:
         """Returns when requests are being answered."""
@@ -59,9 +70,12 @@ class HttpDoor:
             self._listener.close()
         else:
             await self._server.stop(patience_s)
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
     def _load(self, service: Service) -> HttpServer:
         from pagechat.daemon.http.app import make
         from pagechat.daemon.http.server import HttpServer
 
-        return HttpServer(make(service, self._keys), self._listener)
+        return HttpServer(make(service, self._keys, self._log), self._listener)

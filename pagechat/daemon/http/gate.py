@@ -11,11 +11,13 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
+from pagechat.daemon.http.access_log import AccessLog
 from pagechat.daemon.http.errors import respond
 from pagechat.daemon.http.keys import ANYBODY, Key, Keys
 from pagechat.daemon.http.refusal import ApiError
@@ -40,8 +42,8 @@ _OWN_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 class Gate:
     """ASGI: an application with this before it."""
 
-    def __init__(self, app: App, keys: Keys) -> None:
-        self._app, self._keys = app, keys
+    def __init__(self, app: App, keys: Keys, log: AccessLog | None = None) -> None:
+        self._app, self._keys, self._log = app, keys, log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
@@ -49,21 +51,36 @@ class Gate:
         if not 0 < len(label) <= MAX_LABEL or not label.isprintable():
             label = f"req-{secrets.token_hex(8)}"
 
+        status, begun = 0, time.monotonic()
+
         async def labelled(event: Event) -> None:
+            nonlocal status
             if event["type"] == "http.response.start":
+                status = event["status"]
                 event["headers"] = [*event["headers"], (b"x-request-id", label.encode("latin-1"))]
             await send(event)
 
+        state: dict[str, Any] = {"key": ANYBODY, "request_id": label}
+        scope["state"] = state
         try:
             size = sum(len(name) + len(value) for name, value in scope["headers"])
             if len(scope["headers"]) > MAX_HEADERS or size > MAX_HEADER_BYTES:
                 raise ApiError(431, f"a request may have {MAX_HEADERS} headers and {MAX_HEADER_BYTES:,} bytes of them")
             _check_length(headers.get(b"content-length", "0"))
-            scope["state"] = {"key": self._key(scope["path"], headers), "request_id": label}
+            state["key"] = self._key(scope["path"], headers)
+            await self._app(scope, _counted(receive), labelled)
         except ApiError as error:
             await respond(error)(scope, receive, labelled)
-            return
-        await self._app(scope, _counted(receive), labelled)
+        finally:
+            if self._log is not None:
+                self._log.write(
+                    method=scope["method"],
+                    path=scope["path"],
+                    status=status,
+                    seconds=time.monotonic() - begun,
+                    key=state["key"].name,
+                    request_id=label,
+                )
 
     def _key(self, path: str, headers: dict[bytes, str]) -> Key:
         """Whose request it is. Raises ApiError."""

@@ -13,13 +13,14 @@ import httpx2
 import pytest
 
 from engine.config import EngineConfig
+from pagechat.client import AsyncEngineClient
 from pagechat.daemon.front import Front
 from pagechat.daemon.http.address import Address
 from pagechat.daemon.http.admission import Admission, Limits
 from pagechat.daemon.http.door import HttpDoor
 from pagechat.daemon.http.keys import ANYBODY, Key
 from pagechat.daemon.http.refusal import ApiError
-from tests.daemons import notes, running_front, until
+from tests.daemons import notes, running_front, until, whole
 
 BOB = Key(name="bob", sha256="", salt="", created=0, max_concurrent=2)
 
@@ -178,3 +179,15 @@ async def test_a_host_of_another_name_is_turned_away() -> None:
         assert (await http.get("/v1/models", headers={"host": "localhost:1"})).status_code == 200
         preflight = await http.options("/v1/models", headers={"origin": "http://evil.example"})
         assert not any(name.startswith("access-control") for name in preflight.headers)
+
+
+@pytest.mark.usefixtures("fake_engine")
+async def test_a_door_that_cannot_be_opened_leaves_the_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: HttpDoor, service: object) -> None:
+        raise ImportError("no web framework here")
+
+    monkeypatch.setattr(HttpDoor, "_load", broken)
+    async with door() as (front, _), await AsyncEngineClient.connect() as client:
+        assert (await whole(client, "hello")).text
+        status = await client.status()
+    assert (status.http, status.http_problem) == (None, "it cannot be served; the daemon's log says why")

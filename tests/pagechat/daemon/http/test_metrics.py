@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import httpx2
@@ -10,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.protocol import PoolEvent, StepReport
 from pagechat.daemon.http.metrics import VLLM_PREFIX, Metrics
-from tests.daemons import wait_until
+from tests.daemons import ROOT, wait_until
 
 NAMES_OF_VLLM = {
     "num_requests_running",
@@ -115,3 +116,15 @@ def test_blocks_tell_how_long_they_lived_idled_and_were_waited_for() -> None:
         "idle_before_evict_seconds_sum": pytest.approx(4),
         "reuse_gap_seconds_sum": pytest.approx(3),
     }
+
+
+def test_the_dashboard_asks_for_names_that_there_are(http: httpx2.Client) -> None:
+    http.post("/v1/completions", json={"prompt": "counted", "max_tokens": 2})
+    found = set(scrape(http)) | {"pagechat:admission_rejections_total"}  # there from the first refusal on
+    asked = set(re.findall(r"pagechat:[a-z0-9_]+", (ROOT / "docs" / "grafana.json").read_text()))
+    assert len(asked) > 10
+    assert asked <= found
+    documented = set(re.findall(r"`([a-z_]+)`", (ROOT / "docs" / "http.md").read_text().partition("/metrics` has")[2]))
+    told = {name.removeprefix("pagechat:") for name in found}
+    for name in documented:
+        assert {name, f"{name}_total", f"{name}_bucket"} & told, name

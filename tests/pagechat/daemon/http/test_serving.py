@@ -159,3 +159,24 @@ def test_a_second_signal_ends_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
             daemon.signal(signal.SIGTERM)
             assert "shutting_down" in "".join(lines)
         assert daemon.process.wait(20) == 0
+
+
+def test_the_log_has_a_line_for_each_request_and_none_of_its_text(tmp_path: Path) -> None:
+    path, secret = tmp_path / "http.log", "the-launch-code"
+    key = command("keys", "add", "alice").stdout.strip()
+    with serving("--http", "127.0.0.1:0", "--http-log", str(path)):
+        wait_until(lambda: status()["state"] == "ready", "engine")
+        url = str(status()["http"])
+        headers = {"authorization": f"Bearer {key}", "x-request-id": "mine"}
+        httpx2.post(f"{url}/v1/completions", json={"prompt": secret}, headers=headers)
+        httpx2.get(f"{url}/v1/models?{secret}")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["path"], line["status"], line["key"]) for line in lines] == [
+        ("/v1/completions", 200, "alice"),
+        ("/v1/models", 401, ""),
+    ]
+    assert lines[0]["request_id"] == "mine"
+    assert lines[0]["seconds"] > 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert secret not in path.read_text()
+    assert key not in path.read_text()
