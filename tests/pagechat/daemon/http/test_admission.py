@@ -187,7 +187,7 @@ async def test_a_door_that_cannot_be_opened_leaves_the_other_one(monkeypatch: py
         raise ImportError("no web framework here")
 
     monkeypatch.setattr(HttpDoor, "_load", broken)
-    async with door() as (front, _), await AsyncEngineClient.connect() as client:
+    async with door() as (_, _), await AsyncEngineClient.connect() as client:
         assert (await whole(client, "hello")).text
         status = await client.status()
     assert (status.http, status.http_problem) == (None, "it cannot be served; the daemon's log says why")
