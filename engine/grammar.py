@@ -1,8 +1,9 @@
 """Structured output: grammars, compiled beside the step loop, and the masks of tokens they allow.
 
-llguidance does the work. Compiling takes from a millisecond to some seconds (one of them, once, to read the model's
-tokenizer) and runs in a thread of its own. A mask takes from 50 microseconds to some milliseconds: it is begun, in
-another thread, as soon as the token before it is known, so it is there when the next step's logits are.
+llguidance does the work. Compiling takes from a millisecond to some seconds and runs in a thread of its own. A mask
+takes from 50 microseconds to some milliseconds: it is begun, in another thread, as soon as the token before it is
+known, so it is there when the next step's logits are. Only one thing holds the steps up: llguidance keeps the
+interpreter to itself while it reads the model's tokenizer, once, when the first grammar comes.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
 from engine.grammar_queue import GrammarError
+from engine.grammar_trial import try_out
 from engine.protocol import Grammar
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-_REMEMBERED = 64
+_REMEMBERED = 32
 """Compiled grammars that are kept."""
 
-_LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 """llguidance's own for the rest. A lexer state takes up to 2 kB: a grammar takes 100 MB at most."""
 
 _JSON: JsonCompileOptions = {"whitespace_pattern": r"[ \t\n\r]{1,32}"}
@@ -87,10 +90,11 @@ class GrammarCompiler:
         try:
             if self._tokenizer is None:
                 self._tokenizer = self._read_tokenizer()
+            try_out(grammar)
             text = in_llguidance(grammar)
         except ValueError as error:  # what llguidance and its converters raise, GrammarError too
             raise GrammarError(f"{grammar.kind}: {_brief(str(error))}") from error
-        matcher = LLMatcher(self._tokenizer, text, limits=_LIMITS, log_level=0)
+        matcher = LLMatcher(self._tokenizer, text, limits=LIMITS, log_level=0)
         mask: Future[bytes] = Future()
         if not matcher.is_error():
             mask.set_result(matcher.compute_bitmask())
@@ -116,7 +120,17 @@ def in_llguidance(grammar: Grammar) -> str:
         if not any(choices):
             raise ValueError("there is no text to choose; give a JSON array of strings")
         return LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, choices))}")
-    return grammar_from(grammar.kind, grammar.text)
+    if grammar.kind == "regex":
+        return LLMatcher.grammar_from_regex(grammar.text)
+    return LLMatcher.grammar_from_lark(grammar.text if grammar.kind == "lark" else _lark_of_gbnf(grammar.text))
+
+
+def _lark_of_gbnf(text: str) -> str:
+    # Not llguidance's any_to_lark, whose search for signs of Lark takes minutes over 100,000 empty lines.
+    try:
+        return gbnf_to_lark(text)
+    except Exception as error:  # the converter raises plain Exception; RecursionError where parentheses lie too deep
+        raise ValueError(str(error)) from error
 
 
 def end_tokens(directory: Path) -> list[int]:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from engine.grammar import GrammarCompiler, Matcher
 
 COMPILE_SECONDS = 10.0
-"""A grammar that is not compiled so long after its request came is refused. Work that has begun goes on until it meets
-llguidance's own limits, which bound it; a later request that brings the same grammar may find it done."""
+"""A grammar that is not compiled so long after its request came is refused. Work that has begun goes on, within the
+bounds that grammar_trial.py sets; a later request that brings the same grammar may find it done."""
 
 
 class GrammarError(ValueError):

@@ -211,6 +211,25 @@ def test_prompt_logprobs_do_not_depend_on_chunks_nor_on_what_is_cached(
     assert not any(output.prompt_logprobs for output in outputs[first_token:]), "all before the first token"
 
 
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_a_prompt_preempted_half_way_tells_each_logprob_once(
+    model: LoadedModel, reference: Any, prefix_cache: bool
+) -> None:
+    core = make_core(model, 12, 8, step_tokens=2, prefix_cache=prefix_cache)
+    prompt = some_prompt(13, 60)
+    core.add(ask("older", some_prompt(14, 8), 60, sampling={"stop_token_ids": ()}))
+    core.step()
+    core.add(ask("asks", prompt, 2, sampling={"prompt_logprobs": 1}))
+    outputs: list[TokenOutput] = []
+    while core.scheduler.preemptions == 0:
+        outputs += core.step()[0]
+    told_before = len(prompt_logprobs_of(outputs))
+    outputs += run(core)["asks"]
+
+    assert 0 < told_before < len(prompt) - 1
+    assert agree(prompt_logprobs_of(outputs), expected_logprobs(reference, prompt, 1, 1))
+
+
 def test_a_prompt_longer_than_what_is_scored_at_once(model: LoadedModel, reference: Any) -> None:
     prompt = some_prompt(11, 200)
     outputs = one(model, prompt, 1, prompt_logprobs=0)
