@@ -19,11 +19,21 @@ import typer.core
 from pagechat import __version__
 from pagechat.commands import exits
 from pagechat.commands.exits import CommandError
+from pagechat.commands.http_options import (
+    Drain,
+    Http,
+    HttpLog,
+    Keys,
+    MaxQueuedRequests,
+    MaxQueuedTokens,
+    NoHttp,
+    VllmMetricNames,
+    http_plan,
+)
 from pagechat.commands.options import (
     BlockSize,
     Device,
     Dtype,
-    Keys,
     KvMemory,
     MaxContext,
     MaxRunning,
@@ -83,6 +93,15 @@ def _daemon(version: Version = False) -> None:
     """
 
 
+def _read_config(ctx: typer.Context, path: Path | None) -> None:
+    """Eager, so that the other options find the defaults of this file."""
+    if path is None:
+        return
+    if not path.is_file():
+        raise CommandError(f"there is no file {path}", exits.USAGE)
+    ctx.default_map = _default_map(daemon, _complaining("pagechat-daemon"), path)["serve"]
+
+
 @daemon.command()
 def serve(
     model: Model = None,
@@ -99,6 +118,16 @@ def serve(
     device: Device = None,
     threads: Threads = None,
     run_dir: RunDir = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            is_eager=True,
+            callback=_read_config,
+            help="Take options from this file, not from the user's config.toml.",
+        ),
+    ] = None,
     ephemeral: Annotated[
         bool, typer.Option("--ephemeral", help="End when the pipe on stdin ends, once other clients are answered.")
     ] = False,
@@ -111,48 +140,14 @@ def serve(
             help="Seconds until a silent engine is replaced.",
         ),
     ] = 120.0,
-    http: Annotated[
-        str,
-        typer.Option(
-            envvar="PAGECHAT_HTTP",
-            metavar="HOST:PORT",
-            help='Where OpenAI-compatible clients find it; port 0 takes a free one, "off" none.',
-        ),
-    ] = "127.0.0.1:8008",
-    no_http: Annotated[bool, typer.Option("--no-http", help="No HTTP: as --http off.")] = False,
+    http: Http = "127.0.0.1:8008",
+    no_http: NoHttp = False,
     keys: Keys = None,
-    max_queued_requests: Annotated[
-        int,
-        typer.Option(
-            envvar="PAGECHAT_MAX_QUEUED_REQUESTS",
-            min=1,
-            metavar="N",
-            help="HTTP answers that may wait to begin; then 429.",
-        ),
-    ] = 1024,
-    max_queued_tokens: Annotated[
-        int,
-        typer.Option(envvar="PAGECHAT_MAX_QUEUED_TOKENS", min=1, metavar="N", help="Prompt tokens of those; then 429."),
-    ] = 4 * 2**20,
-    http_log: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="PAGECHAT_HTTP_LOG", metavar="FILE", help="A JSON line for each HTTP request; never its text. [none]"
-        ),
-    ] = None,
-    drain: Annotated[
-        float,
-        typer.Option(
-            envvar="PAGECHAT_DRAIN",
-            min=0,
-            metavar="SECONDS",
-            help="How long answers may go on after SIGTERM or Ctrl-C; a second one ends them. [0]",
-            show_default=False,
-        ),
-    ] = 0.0,
-    vllm_metric_names: Annotated[
-        bool, typer.Option("--vllm-metric-names", help="/metrics says vllm: instead of pagechat:.")
-    ] = False,
+    max_queued_requests: MaxQueuedRequests = 1024,
+    max_queued_tokens: MaxQueuedTokens = 4 * 2**20,
+    http_log: HttpLog = None,
+    vllm_metric_names: VllmMetricNames = False,
+    drain: Drain = 0.0,
     engine_command: Annotated[str | None, typer.Option(envvar="PAGECHAT_ENGINE_COMMAND", hidden=True)] = None,
 ) -> int:
     """Run the daemon in the foreground (the default command). Ctrl-C ends it."""
@@ -171,10 +166,8 @@ def serve(
         device=device,
         threads=threads,
     )
-    from pagechat.daemon.http.address import AddressError, parse
-    from pagechat.daemon.http.admission import Limits
+    from pagechat.daemon.http.address import AddressError
     from pagechat.daemon.http.keys import KeysError
-    from pagechat.daemon.http.metrics import PREFIX, VLLM_PREFIX
     from pagechat.daemon.serve import serve as run
     from pagechat.daemon.supervisor import Patience
 
@@ -185,12 +178,15 @@ def serve(
             ephemeral=ephemeral,
             engine_command=shlex.split(engine_command) if engine_command else None,
             patience=Patience(hang_s=hang_timeout),
-            http=None if no_http or http == "off" else parse(http),
-            keys=keys,
-            limits=Limits(max_queued_requests, max_queued_tokens),
-            metrics_prefix=VLLM_PREFIX if vllm_metric_names else PREFIX,
+            http=http_plan(
+                "off" if no_http else http,
+                keys=keys,
+                max_queued_requests=max_queued_requests,
+                max_queued_tokens=max_queued_tokens,
+                log=http_log,
+                vllm_metric_names=vllm_metric_names,
+            ),
             drain_s=drain,
-            http_log=http_log,
         )
     except (AddressError, KeysError) as error:
         raise CommandError(str(error), exits.FAILED) from None
@@ -507,11 +503,8 @@ def _run(command: Coroutine[Any, Any, int]) -> int:
 def _main(typer_app: typer.Typer, name: str) -> NoReturn:
     from pagechat import settings
     from pagechat.rundir import RunDirError
-    from pagechat.text_safety import sanitize
 
-    def complain(message: str) -> None:
-        print(f"{name}: {' '.join(sanitize(message).split())}", file=sys.stderr)
-
+    complain = _complaining(name)
     try:
         default_map = _default_map(typer_app, complain)
         command = typer.main.get_command(typer_app)
@@ -530,11 +523,19 @@ def _main(typer_app: typer.Typer, name: str) -> NoReturn:
     sys.exit(status if isinstance(status, int) else exits.OK)
 
 
-def _default_map(typer_app: typer.Typer, complain: Callable[[str], None]) -> dict[str, Any]:
-    """The defaults that config.toml gives. Keys of every command are known, since one file serves them all."""
+def _complaining(name: str) -> Callable[[str], None]:
+    """Says one line on stderr."""
+    from pagechat.text_safety import sanitize
+
+    return lambda message: print(f"{name}: {' '.join(sanitize(message).split())}", file=sys.stderr)
+
+
+def _default_map(typer_app: typer.Typer, complain: Callable[[str], None], path: Path | None = None) -> dict[str, Any]:
+    """The defaults that config.toml (None: the user's) gives. Keys of every command are known, since one file serves
+    them all."""
     from pagechat import settings
 
-    found = settings.load()
+    found = settings.load(path)
     if not found or typer_app is bench:
         return {}
     group: Any = typer.main.get_command(daemon)
@@ -545,6 +546,6 @@ def _default_map(typer_app: typer.Typer, complain: Callable[[str], None]) -> dic
     }
     defaults, unknown = settings.defaults(found, names)
     for key in unknown:
-        complain(f"{settings.default_path()}: unknown key {key!r} is ignored")
+        complain(f"{path or settings.default_path()}: unknown key {key!r} is ignored")
     result: dict[str, Any] = defaults["app"] if typer_app is app else defaults
     return result

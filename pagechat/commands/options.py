@@ -19,10 +19,6 @@ RunDir = Annotated[
         "--run-dir", envvar="PAGECHAT_RUN_DIR", metavar="DIR", help="Where the daemon's lock and sockets are."
     ),
 ]
-Keys = Annotated[
-    Path | None,
-    typer.Option("--keys", envvar="PAGECHAT_KEYS", metavar="FILE", help="The API keys. [keys.json in the data folder]"),
-]
 Model = Annotated[
     str | None,
     typer.Option(

@@ -143,12 +143,12 @@ class Front:
 
     async def _open_http(self) -> None:
         if self._http is not None:
-            metrics = Metrics(self._http.metrics_prefix)
+            metrics = Metrics(self._http.plan.metrics_prefix)
             service = Service(
                 answering=self.answering,
                 supervisor=self.supervisor,
                 status=lambda: self._status(0),
-                admission=Admission(self._http.limits, metrics.refused),
+                admission=Admission(self._http.plan.limits, metrics.refused),
                 metrics=metrics,
                 block_map=self._pool.block_map,
             )

@@ -19,11 +19,9 @@ from engine.config import EngineConfig
 from engine.protocol import EngineReady
 from pagechat import __version__, rundir
 from pagechat.daemon.front import Front
-from pagechat.daemon.http.address import Address, AddressError
-from pagechat.daemon.http.admission import Limits
-from pagechat.daemon.http.door import HttpDoor
-from pagechat.daemon.http.keys import KeysError, default_path
-from pagechat.daemon.http.metrics import PREFIX
+from pagechat.daemon.http.address import AddressError
+from pagechat.daemon.http.door import HttpDoor, HttpPlan
+from pagechat.daemon.http.keys import KeysError
 from pagechat.daemon.narrate import Narrator
 from pagechat.daemon.supervisor import Patience
 from pagechat.sizes import format_size
@@ -41,17 +39,13 @@ def serve(
     ephemeral: bool = False,
     engine_command: Sequence[str] | None = None,
     patience: Patience | None = None,
-    http: Address | None = None,
-    keys: Path | None = None,
-    limits: Limits | None = None,
-    metrics_prefix: str = PREFIX,
+    http: HttpPlan | None = None,
     drain_s: float = 0.0,
-    http_log: Path | None = None,
 ) -> int:
     """Runs the daemon. Returns its exit status: 0 when it was asked to end, 1 when the model cannot be loaded.
 
     `drain_s`: how long answers may go on once it is asked to end; a second signal ends them.
-    `http` None: without that door. `keys`: the file of its API keys (None: the user's own).
+    `http` None: without that door.
     Raises RunDirError, AlreadyRunning, AddressError, KeysError. An ephemeral daemon whose model cannot be loaded goes
     on, to tell its parent; and it goes on without HTTP where the address is taken.
     """
@@ -62,7 +56,7 @@ def serve(
         door, problem = None, None
         if http is not None:
             try:
-                door = HttpDoor.listen(http, keys or default_path(), limits, metrics_prefix, http_log)
+                door = HttpDoor.listen(http)
             except (AddressError, KeysError) as error:
                 if not ephemeral:
                     raise

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from pagechat.daemon.http import address as addresses
 from pagechat.daemon.http.access_log import AccessLog
-from pagechat.daemon.http.address import Address, AddressError
+from pagechat.daemon.http.address import DEFAULT, Address, AddressError
 from pagechat.daemon.http.admission import Limits
-from pagechat.daemon.http.keys import Keys
+from pagechat.daemon.http.keys import Keys, default_path
 from pagechat.daemon.http.metrics import PREFIX
 
 if TYPE_CHECKING:
@@ -24,41 +24,48 @@ if TYPE_CHECKING:
     from pagechat.daemon.http.service import Service
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpPlan:
+    """How the door is to be."""
+
+    address: Address = DEFAULT
+    keys: Path | None = None
+    """The file of its API keys; None: the user's own."""
+    limits: Limits = field(default_factory=Limits)
+    metrics_prefix: str = PREFIX
+    log: Path | None = None
+    """Gets a line for each request."""
+
+
 @dataclass(slots=True)
 class HttpDoor:
     """Make it with `listen`."""
 
+    plan: HttpPlan
     url: str
-    limits: Limits
-    metrics_prefix: str
     _listener: socket.socket
     _keys: Keys
     _log: AccessLog | None
     _server: HttpServer | None = field(default=None, init=False)
 
     @classmethod
-    def listen(
-        cls,
-        address: Address,
-        keys: Path,
-        limits: Limits | None = None,
-        metrics_prefix: str = PREFIX,
-        log: Path | None = None,
-    ) -> HttpDoor:
+    def listen(cls, plan: HttpPlan) -> HttpDoor:
         """Raises AddressError, KeysError."""
-        known = Keys(keys)
+        known = Keys(plan.keys or default_path())
+        address = plan.address
         if not known.required and not address.loopback:
             raise AddressError(
                 f"{address} can be reached from other machines, and no API key is asked for; make one with "
                 "`pagechat-daemon keys add NAME`, or listen at 127.0.0.1"
             )
-        try:
-            access_log = AccessLog(log) if log is not None else None
-        except OSError as error:
-            raise AddressError(f"cannot write the log {log}: {error.strerror}") from None
         listener = addresses.bind(address)
+        try:
+            log = AccessLog(plan.log) if plan.log is not None else None
+        except OSError as error:
+            listener.close()
+            raise AddressError(f"cannot write the log {plan.log}: {error.strerror}") from None
         port = listener.getsockname()[1]
-        return cls(Address(address.host, port).url, limits or Limits(), metrics_prefix, listener, known, access_log)
+        return cls(plan, Address(address.host, port).url, listener, known, log)
 
     async def serve(self, service: Service) -> None:
         """Returns when requests are being answered."""

@@ -53,6 +53,15 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "OpenAI's object, or with stream: true its chunks as server-sent events",
+        "content": {"application/json": {}, "text/event-stream": {}},
+    }
+}
+"""FastAPI's `responses` for an answer."""
+
+
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """FastAPI's `responses` for these."""
     return {status: {"model": ErrorBody} for status in statuses}

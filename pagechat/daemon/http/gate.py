@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -87,7 +88,7 @@ class Gate:
         if path in OPEN_PATHS:
             return ANYBODY
         if not self._keys.required:
-            name = headers.get(b"host", "").rpartition(":")[0] or headers.get(b"host", "")
+            name = re.sub(r":[0-9]*$", "", headers.get(b"host", ""))
             if name.lower() not in _OWN_NAMES:
                 raise ApiError(
                     403, f"this daemon asks for no key and so answers to localhost only, not to {name[:200]!r}"

@@ -12,13 +12,13 @@ from engine.protocol import Finished
 from pagechat.daemon.http import logprobs
 from pagechat.daemon.http.call import Call, Whole, begin, service_of
 from pagechat.daemon.http.chat_marks import Marks, check_tools, marks
-from pagechat.daemon.http.errors import documented
+from pagechat.daemon.http.errors import STREAMED, documented
 from pagechat.daemon.http.parts import Called, Part, Said, Splitter
 from pagechat.daemon.http.schemas.chat import ChatBody
 from pagechat.daemon.http.shapes import usage
 from pagechat.daemon.http.streaming import DONE, EventStream, event
 
-router = APIRouter(responses=documented(400, 404, 413, 429, 500, 503))
+router = APIRouter(responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
 
 
 @router.post("/v1/chat/completions", response_class=Response)

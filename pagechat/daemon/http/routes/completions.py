@@ -12,12 +12,12 @@ from engine.protocol import Finished, TokenLogprobs
 from pagechat.daemon.generation import Text, Tokens
 from pagechat.daemon.http import logprobs
 from pagechat.daemon.http.call import Call, Whole, begin, service_of
-from pagechat.daemon.http.errors import documented
+from pagechat.daemon.http.errors import STREAMED, documented
 from pagechat.daemon.http.schemas.completion import CompletionBody
 from pagechat.daemon.http.shapes import usage
 from pagechat.daemon.http.streaming import DONE, EventStream, event
 
-router = APIRouter(responses=documented(400, 404, 413, 429, 500, 503))
+router = APIRouter(responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
 
 
 @router.post("/v1/completions", response_class=Response)

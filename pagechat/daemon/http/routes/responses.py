@@ -12,13 +12,13 @@ from fastapi import APIRouter, Request, Response
 from engine.protocol import Finished
 from pagechat.daemon.http.call import Call, begin, service_of
 from pagechat.daemon.http.chat_marks import Marks, marks
-from pagechat.daemon.http.errors import documented
+from pagechat.daemon.http.errors import STREAMED, documented
 from pagechat.daemon.http.parts import Part, Said
 from pagechat.daemon.http.schemas.responses import ResponsesBody
 from pagechat.daemon.http.service import new_id
 from pagechat.daemon.http.streaming import EventStream, event
 
-router = APIRouter(responses=documented(400, 404, 413, 429, 500, 503))
+router = APIRouter(responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
 
 
 @router.post("/v1/responses", response_class=Response)

@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -17,7 +16,7 @@ from pagechat.client import AsyncEngineClient
 from pagechat.daemon.front import Front
 from pagechat.daemon.http.address import Address
 from pagechat.daemon.http.admission import Admission, Limits
-from pagechat.daemon.http.door import HttpDoor
+from pagechat.daemon.http.door import HttpDoor, HttpPlan
 from pagechat.daemon.http.keys import ANYBODY, Key
 from pagechat.daemon.http.refusal import ApiError
 from tests.daemons import notes, running_front, until, whole
@@ -66,7 +65,7 @@ def test_a_keys_answers_are_counted_until_they_end() -> None:
 
 @asynccontextmanager
 async def door(limits: Limits | None = None, **options: object) -> AsyncIterator[tuple[Front, httpx2.AsyncClient]]:
-    opened = HttpDoor.listen(Address("127.0.0.1", 0), Path(os.environ["PAGECHAT_DATA_DIR"]) / "keys.json", limits)
+    opened = HttpDoor.listen(HttpPlan(address=Address("127.0.0.1", 0), limits=limits or Limits()))
     client = httpx2.AsyncClient(base_url=opened.url, timeout=30)
     async with running_front(http=opened, **options) as front, client as http:  # type: ignore[arg-type]
         yield front, http
@@ -175,8 +174,10 @@ async def test_a_host_of_another_name_is_turned_away() -> None:
     # DNS rebinding: a page of evil.example whose name was made to point here
     async with door() as (front, http):
         await until(lambda: front.supervisor.state == "ready", "engine")
-        assert (await http.get("/v1/models", headers={"host": "evil.example"})).status_code == 403
-        assert (await http.get("/v1/models", headers={"host": "localhost:1"})).status_code == 200
+        for host in ("evil.example", "evil.example:8008", "localhost.evil.example", "127.0.0.1.evil.example", "", ":1"):
+            assert (await http.get("/v1/models", headers={"host": host})).status_code == 403, host
+        for host in ("localhost:1", "LocalHost", "127.0.0.1", "[::1]", "[::1]:8008"):
+            assert (await http.get("/v1/models", headers={"host": host})).status_code == 200, host
         preflight = await http.options("/v1/models", headers={"origin": "http://evil.example"})
         assert not any(name.startswith("access-control") for name in preflight.headers)
 

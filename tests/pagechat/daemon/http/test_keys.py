@@ -15,7 +15,7 @@ import pytest
 
 from pagechat.daemon.http import keys
 from pagechat.daemon.http.address import Address, AddressError
-from pagechat.daemon.http.door import HttpDoor
+from pagechat.daemon.http.door import HttpDoor, HttpPlan
 from tests.pagechat.daemon.http.conftest import http_daemon
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -84,7 +84,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
 def test_nobody_listens_beyond_this_machine_without_a_key(tmp_path: Path, host: str) -> None:
     with pytest.raises(AddressError, match="keys add"):
-        HttpDoor.listen(Address(host, 0), tmp_path / "keys.json")
+        HttpDoor.listen(HttpPlan(address=Address(host, 0), keys=tmp_path / "keys.json"))
 
 
 class Locked:

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.pagechat.daemon.http.conftest import Served
 
-EXAMPLES = int(os.environ.get("PAGECHAT_FUZZ_EXAMPLES", "3"))
+EXAMPLES = int(os.environ.get("PAGECHAT_FUZZ_EXAMPLES", "2"))
 """Of each operation and mode."""
 
 CHECKS: Any = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

@@ -8,10 +8,13 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
+from pagechat.client import EngineClient
+from pagechat.commands.status import as_data
 from pagechat.daemon.http import address
 from pagechat.daemon.http.address import Address, AddressError
 from tests.daemons import Daemon, command, end, serving, socket_files, wait_until
@@ -49,9 +52,10 @@ def test_what_is_no_address_is_said(text: str) -> None:
         address.parse(text)
 
 
-def status() -> dict[str, object]:
-    found: dict[str, object] = json.loads(command("status", "--json").stdout)
-    return found
+def status() -> dict[str, Any]:
+    """As `status --json` has it, without a process for each look."""
+    with EngineClient.connect() as client:
+        return as_data(client.status())
 
 
 def test_status_shows_the_address_and_ctrl_c_closes_it() -> None:
@@ -180,3 +184,15 @@ def test_the_log_has_a_line_for_each_request_and_none_of_its_text(tmp_path: Path
     assert path.stat().st_mode & 0o777 == 0o600
     assert secret not in path.read_text()
     assert key not in path.read_text()
+
+
+def test_options_may_come_from_a_file(tmp_path: Path) -> None:
+    config = tmp_path / "server.toml"
+    config.write_text('http = "127.0.0.1:0"\nnum-blocks = 33\n\n[serve]\nblock-size = 32\n')
+    with serving("--config", str(config), "--block-size", "64"):
+        wait_until(lambda: status()["state"] == "ready", "engine")
+        found = status()
+    assert found["pool"]["num_blocks"] == 33
+    assert found["pool"]["block_size"] == 64
+    missing = command("serve", "--config", str(tmp_path / "none.toml"))
+    assert (missing.returncode, "there is no file" in missing.stderr) == (2, True)
