@@ -95,16 +95,38 @@ def idle(served: Served) -> Iterator[None]:
     wait_until(lambda: not served.engine.snapshot().sequences, "end of every sequence")
 
 
-@pytest.fixture
-def http(served: Served, idle: None) -> Iterator[httpx2.Client]:
-    """Raw requests."""
+@pytest.fixture(scope="package")
+def _http(served: Served) -> Iterator[httpx2.Client]:
     with httpx2.Client(base_url=served.url, timeout=30) as client:
         yield client
 
 
 @pytest.fixture
-def client(served: Served, idle: None) -> Iterator[openai.OpenAI]:
+def http(_http: httpx2.Client, idle: None) -> httpx2.Client:
+    """Raw requests."""
+    return _http
+
+
+@pytest.fixture(scope="package")
+def _client(served: Served) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def client(_client: openai.OpenAI, idle: None) -> openai.OpenAI:
+    return _client
+
+
+@pytest.fixture(scope="package")
+def real_client(real: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{real.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="package")
+def real_http(real: Served) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=real.url, timeout=60) as client:
         yield client
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.pagechat.daemon.http.conftest import Served
 
 CLIENTS = 100
-REQUESTS = int(os.environ.get("PAGECHAT_ENDURANCE_REQUESTS", "400"))
+REQUESTS = int(os.environ.get("PAGECHAT_ENDURANCE_REQUESTS", "200"))
 GROWTH_MIB = 8
 """Of the front's memory, once caches and pools have their size."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import httpx2
@@ -12,22 +11,18 @@ import openai
 import pydantic
 import pytest
 
-from tests.pagechat.daemon.http.conftest import Served
-
 MODEL = "tiny-llama"
 HELLO: Any = [{"role": "user", "content": "What is a cache?"}]
 
 
 @pytest.fixture
-def client(real: Served) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{real.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
+def client(real_client: openai.OpenAI) -> openai.OpenAI:
+    return real_client
 
 
 @pytest.fixture
-def http(real: Served) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=real.url, timeout=60) as client:
-        yield client
+def http(real_http: httpx2.Client) -> httpx2.Client:
+    return real_http
 
 
 def greedy(client: openai.OpenAI, **options: Any) -> Any:

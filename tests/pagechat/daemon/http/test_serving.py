@@ -14,9 +14,13 @@ import httpx2
 import pytest
 
 from pagechat.client import EngineClient
+from pagechat.commands.exits import CommandError
+from pagechat.commands.keys import keys as run_keys
 from pagechat.commands.status import as_data
 from pagechat.daemon.http import address
 from pagechat.daemon.http.address import Address, AddressError
+from pagechat.daemon.http.keys import add as add_key
+from pagechat.daemon.http.keys import default_path
 from tests.daemons import Daemon, command, end, serving, socket_files, wait_until
 
 pytestmark = pytest.mark.usefixtures("fake_engine")
@@ -107,24 +111,30 @@ def test_an_address_that_must_not_be_is_refused(given: str, words: str) -> None:
     assert words in done.stderr
 
 
-def test_keys_are_made_listed_and_removed(folders: Path) -> None:
+def test_keys_are_made_listed_and_removed(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def keys(*words: str, max_concurrent: int | None = None, as_json: bool = False) -> str:
+        assert run_keys(None, words, max_concurrent=max_concurrent, as_json=as_json) == 0
+        return capsys.readouterr().out
+
     made = command("keys", "add", "alice", "--max-concurrent", "4")
     secret = made.stdout.strip()
     assert made.stdout == f"{secret}\n"
     assert (folders / "data" / "keys.json").stat().st_mode & 0o777 == 0o600
-    (listed,) = json.loads(command("keys", "list", "--json").stdout)
+    (listed,) = json.loads(keys("list", as_json=True))
     assert (listed["name"], listed["max_concurrent"]) == ("alice", 4)
-    assert secret not in command("keys").stdout
-    again = command("keys", "add", "alice")
-    assert (again.returncode, again.stdout) == (1, "")
-    assert "already" in again.stderr
-    assert command("keys", "remove", "alice").returncode == 0
-    assert command("keys", "remove", "alice").returncode == 1
-    assert command("keys", "rotate").returncode == 2
+    assert "alice" in keys()
+    assert secret not in keys()
+    with pytest.raises(CommandError, match="already"):
+        keys("add", "alice")
+    keys("remove", "alice")
+    with pytest.raises(CommandError, match="no key 'alice'"):
+        keys("remove", "alice")
+    with pytest.raises(CommandError, match="keys add NAME"):
+        keys("rotate")
 
 
 def test_with_a_key_it_may_listen_beyond_this_machine() -> None:
-    secret = command("keys", "add", "alice").stdout.strip()
+    secret = add_key(default_path(), "alice")
     with serving("--http", "0.0.0.0:0"):
         wait_until(lambda: status()["state"] == "ready", "engine")
         url = str(status()["http"]).replace("0.0.0.0", "127.0.0.1")
@@ -138,7 +148,7 @@ def test_a_daemon_that_drains_finishes_its_answers_and_begins_none(monkeypatch: 
     with serving("--http", "127.0.0.1:0", "--drain", "30") as daemon:
         wait_until(lambda: status()["state"] == "ready", "engine")
         url = f"{status()['http']}/v1/completions"
-        body = {"prompt": "a long story " * 10, "max_tokens": 100, "stream": True}
+        body = {"prompt": "a long story " * 10, "max_tokens": 40, "stream": True}
         with httpx2.Client(timeout=30) as http, http.stream("POST", url, json=body) as answer:
             lines = answer.iter_lines()
             next(lines)
@@ -167,7 +177,7 @@ def test_a_second_signal_ends_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_log_has_a_line_for_each_request_and_none_of_its_text(tmp_path: Path) -> None:
     path, secret = tmp_path / "http.log", "the-launch-code"
-    key = command("keys", "add", "alice").stdout.strip()
+    key = add_key(default_path(), "alice")
     with serving("--http", "127.0.0.1:0", "--http-log", str(path)):
         wait_until(lambda: status()["state"] == "ready", "engine")
         url = str(status()["http"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -31,9 +30,8 @@ PIN: Any = {"type": "function", "function": {"name": "pin", "parameters": {"cons
 
 
 @pytest.fixture
-def client(real: Served) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{real.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
+def client(real_client: openai.OpenAI) -> openai.OpenAI:
+    return real_client
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "free"}}])
