@@ -34,18 +34,20 @@ class Admission:
         self._of_key: Counter[str] = Counter()
 
     def enter(self, key: Key, answers: int) -> Ticket:
-        """Raises ApiError 429."""
+        """Raises ApiError 429; 400 for what could never be let in."""
         most = key.max_concurrent
-        if most is not None and self._of_key[key.name] + answers > most:
-            raise self._refusal(
+        if most is not None:
+            under_way = self._of_key[key.name]
+            words = f"key {key.name!r} may have {most} answers under way"
+            self._check(
                 "key_concurrency",
-                f"key {key.name!r} may have {most} answers under way; {self._of_key[key.name]} are, and this request "
-                f"asks for {answers}",
+                answers,
+                under_way,
+                most,
+                f"{words}; {under_way} are, and this request asks for {answers}",
             )
-        if self.waiting + answers > self.limits.waiting:
-            raise self._refusal(
-                "queue_requests", f"{self.waiting:,} answers wait to begin; {self.limits.waiting:,} is the limit"
-            )
+        words = f"{self.waiting:,} answers wait to begin and this request asks for {answers}"
+        self._check("queue_requests", answers, self.waiting, self.limits.waiting, words)
         return Ticket(self, key.name, answers)
 
     def count(self, name: str, answers: int) -> None:
@@ -54,18 +56,19 @@ class Admission:
             del self._of_key[name]
 
     def wait(self, answers: int, tokens: int) -> None:
-        if tokens > 0 and self.waiting_tokens + tokens > self.limits.waiting_tokens:
-            raise self._refusal(
-                "queue_tokens",
-                f"{self.waiting_tokens:,} prompt tokens wait to be read and this request has {tokens:,}; "
-                f"{self.limits.waiting_tokens:,} is the limit",
-            )
+        if tokens > 0:
+            words = f"{self.waiting_tokens:,} prompt tokens wait to be read and this request has {tokens:,}"
+            self._check("queue_tokens", tokens, self.waiting_tokens, self.limits.waiting_tokens, words)
         self.waiting += answers
         self.waiting_tokens += tokens
 
-    def _refusal(self, reason: str, words: str) -> ApiError:
+    def _check(self, reason: str, asked: int, taken: int, limit: int, words: str) -> None:
+        if asked + taken <= limit:
+            return
         self._on_refusal(reason)
-        return ApiError(429, f"{words}; try again later", code=reason)
+        if asked > limit:
+            raise ApiError(400, f"{words}; {limit:,} is the limit, and no time will change that", code=reason)
+        raise ApiError(429, f"{words}; {limit:,} is the limit; try again later", code=reason)
 
 
 class Ticket:

@@ -41,12 +41,25 @@ def test_what_has_begun_waits_no_longer() -> None:
     ticket.has_prompt(10)
     ticket.began()
     other = admission.enter(ANYBODY, 1)
-    with pytest.raises(ApiError, match="has 11") as caught:
-        other.has_prompt(11)
-    assert caught.value.code == "queue_tokens"
+    other.has_prompt(6)
+    with pytest.raises(ApiError, match="has 5") as caught:
+        other.has_prompt(5)
+    assert (caught.value.status, caught.value.code) == (429, "queue_tokens")
     for one in (ticket, other, other):
         one.close()
     assert (admission.waiting, admission.waiting_tokens) == (0, 0)
+
+
+def test_what_could_never_be_let_in_is_not_told_to_wait() -> None:
+    admission = Admission(Limits(waiting=4, waiting_tokens=10))
+    for attempt in (
+        lambda: admission.enter(BOB, 3),
+        lambda: admission.enter(ANYBODY, 5),
+        lambda: admission.enter(ANYBODY, 1).has_prompt(11),
+    ):
+        with pytest.raises(ApiError, match="no time will change that") as caught:
+            attempt()
+        assert caught.value.status == 400
 
 
 def test_a_keys_answers_are_counted_until_they_end() -> None:
