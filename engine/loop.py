@@ -78,42 +78,20 @@ def _end_with_thread(args: threading.ExceptHookArgs) -> None:
 
 def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCore, SessionDesk, EngineReady]:
     io.reply(LoadProgress(stage="starting", detail="importing torch"))
-    from engine import models
-    from engine.grammar import GrammarCompiler
-    from engine.memory import choose_num_blocks
-    from engine.runner import make_runner
+    from engine.build import build
 
-    path = models.resolve(config.model, io.reply)
-    model = models.load(path, config, io.reply)
-    num_blocks = choose_num_blocks(config, model)
-    host_slots = config.swap_memory // (config.block_size * model.kv_bytes_per_token)
-    step_tokens, max_running = config.limits(model.device)
-    runner = make_runner(model, num_blocks, config.block_size, host_slots, max_running)
-    core = EngineCore(
-        runner,
-        num_blocks=num_blocks,
-        block_size=config.block_size,
-        max_context=model.info.max_context,
-        vocab_size=model.info.vocab_size,
-        step_tokens=step_tokens,
-        max_running=max_running,
-        prefix_cache=config.prefix_cache,
-        policy=config.policy,
-        host_slots=host_slots,
-        grammars=GrammarCompiler(path, model.info.vocab_size),
-    )
-    io.reply(LoadProgress(stage="warming", detail="first step"))
-    runner.warm_up()
-    if host_slots:
-        core.costs.saw_blocks(*runner.time_swap())
+    built = build(config, io.reply)
+    core, runner = built.core, built.runner
     ready = EngineReady(
         version=protocol.VERSION,
         pid=os.getpid(),
-        model=msgspec.structs.replace(model.info, max_context=core.max_context),
-        pool=PoolInfo(num_blocks=num_blocks, block_size=config.block_size, bytes_per_block=runner.bytes_per_block),
+        model=built.model,
+        pool=PoolInfo(
+            num_blocks=built.num_blocks, block_size=config.block_size, bytes_per_block=runner.bytes_per_block
+        ),
         load_s=time.monotonic() - started,
     )
-    return core, SessionDesk(core, runner, path), ready
+    return core, SessionDesk(core, runner, built.path), ready
 
 
 def _serve(core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:

@@ -69,25 +69,11 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     choice: a JSON array of strings. lark, gbnf: the grammar."""
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the next token of a sequence is chosen, and when the sequence ends.
+class SamplingRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client may ask of the choice of tokens, and what the engine is told in the same words."""
 
-    The model's logits pass these, in this order (vLLM's): repetition, frequency and presence penalty, logit_bias,
-    which tokens are allowed (allowed_token_ids, bad_token_ids, min_tokens, grammar), temperature, min_p, top_k, top_p.
-    """
-
-    max_tokens: Annotated[int, msgspec.Meta(ge=1)]
-    """Most tokens to generate."""
-    temperature: Annotated[float, msgspec.Meta(ge=0)] = 1.0
-    """0 takes the most likely token (greedy)."""
-    top_k: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Sample among the k most likely tokens; 0 takes all."""
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
-    """Sample among the most likely tokens whose probabilities add up to top_p."""
     min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     """Sample among tokens at least min_p times as likely as the most likely one."""
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-    """With the position it names the random numbers, so a result never depends on its neighbours."""
     presence_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] = 0.0
     """Taken off the logit of each token generated before (OpenAI)."""
     frequency_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] = 0.0
@@ -105,8 +91,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """These are never sampled."""
     grammar: Grammar | None = None
     """The answer follows it. A request waits, without holding up others, until its grammar is compiled."""
-    stop_token_ids: Annotated[tuple[TokenId, ...], msgspec.Meta(max_length=256)] = ()
-    """Generation ends when one of these is sampled; the token itself is reported."""
     min_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     """No stop token is sampled before so many tokens; only the end of a grammar comes earlier."""
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
@@ -115,6 +99,27 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prompt_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     """The same for each token of the prompt but the first. The whole prompt is computed: nothing of it is taken from
     the prefix cache."""
+
+
+class SamplingParams(SamplingRules, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the next token of a sequence is chosen, and when the sequence ends.
+
+    The model's logits pass these, in this order (vLLM's): repetition, frequency and presence penalty, logit_bias,
+    which tokens are allowed (allowed_token_ids, bad_token_ids, min_tokens, grammar), temperature, min_p, top_k, top_p.
+    """
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    """Most tokens to generate."""
+    temperature: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    """0 takes the most likely token (greedy)."""
+    top_k: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Sample among the k most likely tokens; 0 takes all."""
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """Sample among the most likely tokens whose probabilities add up to top_p."""
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    """With the position it names the random numbers, so a result never depends on its neighbours."""
+    stop_token_ids: Annotated[tuple[TokenId, ...], msgspec.Meta(max_length=256)] = ()
+    """Generation ends when one of these is sampled; the token itself is reported."""
 
 
 class BeamParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -477,7 +482,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     content: str
 
 
-class ChatOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ChatOptions(SamplingRules, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """None takes the model's own default (generation_config.json), or the rest of the context."""
 
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -486,6 +491,10 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
     stop: Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=16)] = []
+    stop_token_ids: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=64)] = []
+    """Tokens that end the answer, beside the model's own."""
+    ignore_eos: bool = False
+    """The model's own end-of-answer tokens do not end it."""
 
 
 class Chat(Message, frozen=True):
@@ -552,6 +561,12 @@ class Delta(Message, frozen=True):
     """Tokens generated so far, for this answer."""
     index: int = 0
     """Which of the request's n answers."""
+    token_ids: tuple[int, ...] = ()
+    """The tokens behind the text, for requests that ask for them."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of the tokens behind the text (a stop token has none), for requests that ask for them."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """As in `TokenOutput`; all of them come before the first text."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -588,6 +603,8 @@ class Failed(Message, frozen=True):
     request_id: str
     code: ErrorCode
     message: str
+    param: str | None = None
+    """The field of the request that is wrong, where one is."""
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -642,6 +659,10 @@ class Status(Message, frozen=True):
     throughput: ThroughputStatus
     shadows: list[ShadowStatus] = []
     """How each policy would fare with the live requests; the last that the engine told."""
+    http: str | None = None
+    """Where the OpenAI-compatible door is; None when there is none."""
+    http_problem: str | None = None
+    """Why there is none, although it was wanted."""
 
 
 class Stopping(Message, frozen=True):

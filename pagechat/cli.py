@@ -19,6 +19,17 @@ import typer.core
 from pagechat import __version__
 from pagechat.commands import exits
 from pagechat.commands.exits import CommandError
+from pagechat.commands.http_options import (
+    Drain,
+    Http,
+    HttpLog,
+    Keys,
+    MaxQueuedRequests,
+    MaxQueuedTokens,
+    NoHttp,
+    VllmMetricNames,
+    http_plan,
+)
 from pagechat.commands.options import (
     BlockSize,
     Device,
@@ -82,6 +93,15 @@ def _daemon(version: Version = False) -> None:
     """
 
 
+def _read_config(ctx: typer.Context, path: Path | None) -> None:
+    """Eager, so that the other options find the defaults of this file."""
+    if path is None:
+        return
+    if not path.is_file():
+        raise CommandError(f"there is no file {path}", exits.USAGE)
+    ctx.default_map = _default_map(daemon, _complaining("pagechat-daemon"), path)["serve"]
+
+
 @daemon.command()
 def serve(
     model: Model = None,
@@ -98,6 +118,16 @@ def serve(
     device: Device = None,
     threads: Threads = None,
     run_dir: RunDir = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            is_eager=True,
+            callback=_read_config,
+            help="Take options from this file, not from the user's config.toml.",
+        ),
+    ] = None,
     ephemeral: Annotated[
         bool, typer.Option("--ephemeral", help="End when the pipe on stdin ends, once other clients are answered.")
     ] = False,
@@ -110,6 +140,14 @@ def serve(
             help="Seconds until a silent engine is replaced.",
         ),
     ] = 120.0,
+    http: Http = "127.0.0.1:8008",
+    no_http: NoHttp = False,
+    keys: Keys = None,
+    max_queued_requests: MaxQueuedRequests = 1024,
+    max_queued_tokens: MaxQueuedTokens = 4 * 2**20,
+    http_log: HttpLog = None,
+    vllm_metric_names: VllmMetricNames = False,
+    drain: Drain = 0.0,
     engine_command: Annotated[str | None, typer.Option(envvar="PAGECHAT_ENGINE_COMMAND", hidden=True)] = None,
 ) -> int:
     """Run the daemon in the foreground (the default command). Ctrl-C ends it."""
@@ -128,16 +166,30 @@ def serve(
         device=device,
         threads=threads,
     )
+    from pagechat.daemon.http.address import AddressError
+    from pagechat.daemon.http.keys import KeysError
     from pagechat.daemon.serve import serve as run
     from pagechat.daemon.supervisor import Patience
 
-    return run(
-        config,
-        run_dir=run_dir,
-        ephemeral=ephemeral,
-        engine_command=shlex.split(engine_command) if engine_command else None,
-        patience=Patience(hang_s=hang_timeout),
-    )
+    try:
+        return run(
+            config,
+            run_dir=run_dir,
+            ephemeral=ephemeral,
+            engine_command=shlex.split(engine_command) if engine_command else None,
+            patience=Patience(hang_s=hang_timeout),
+            http=http_plan(
+                "off" if no_http else http,
+                keys=keys,
+                max_queued_requests=max_queued_requests,
+                max_queued_tokens=max_queued_tokens,
+                log=http_log,
+                vllm_metric_names=vllm_metric_names,
+            ),
+            drain_s=drain,
+        )
+    except (AddressError, KeysError) as error:
+        raise CommandError(str(error), exits.FAILED) from None
 
 
 def _on_command_line(ctx: typer.Context, name: str) -> bool:
@@ -264,6 +316,45 @@ def usage(
 
 
 @daemon.command()
+def batch(
+    source: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="Requests in OpenAI's batch format.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUT.jsonl", help="Their answers; what is there is not asked again.")
+    ],
+    concurrency: Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Requests at a time.")] = 32,
+    model: Model = None,
+    run_dir: RunDir = None,
+) -> int:
+    """Answer a file of requests, through the running daemon or one that is started. Call it again after a kill.
+
+    Exit code 1 when a request had no answer. $PAGECHAT_API_KEY is the key, where the daemon asks for one.
+    """
+    from pagechat.commands.batch import batch as run
+
+    return _run(run(source, target, run_dir, concurrency=concurrency, model=model))
+
+
+@daemon.command()
+def keys(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[ACTION NAME]", help="list (the default), or add, remove and a NAME.")
+    ] = None,
+    max_concurrent: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of a new key: answers at a time. [no limit]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The list as JSON.")] = False,
+    path: Keys = None,
+) -> int:
+    """Make, list and remove the API keys of the HTTP door. Once there is a file of them, every request needs one.
+
+    `keys add NAME` prints the key, once: the file holds its hash only. NAME is who pays in `usage`.
+    """
+    from pagechat.commands.keys import keys as run
+
+    return run(path, words or (), max_concurrent=max_concurrent, as_json=as_json)
+
+
+@daemon.command()
 def stop(run_dir: RunDir = None) -> int:
     """Stop the daemon and wait until it has gone. Answers under way end with the text they have."""
     from pagechat.commands.stop import stop as run
@@ -354,6 +445,7 @@ class _Benches(typer.core.TyperGroup):
     where: ClassVar = {
         "capacity": "How many requests fit: contiguous against paged.",
         "engine": "Tokens per second of the real engine, by policy or against transformers.",
+        "load": "The same requests to OpenAI-compatible servers, in turn.",
         "simulate": "A request trace through the block pool and scheduler, without a model.",
         "tune": "Which block size suits a trace.",
         "pool": "What the bookkeeping of a step costs.",
@@ -412,11 +504,8 @@ def _run(command: Coroutine[Any, Any, int]) -> int:
 def _main(typer_app: typer.Typer, name: str) -> NoReturn:
     from pagechat import settings
     from pagechat.rundir import RunDirError
-    from pagechat.text_safety import sanitize
 
-    def complain(message: str) -> None:
-        print(f"{name}: {' '.join(sanitize(message).split())}", file=sys.stderr)
-
+    complain = _complaining(name)
     try:
         default_map = _default_map(typer_app, complain)
         command = typer.main.get_command(typer_app)
@@ -435,11 +524,19 @@ def _main(typer_app: typer.Typer, name: str) -> NoReturn:
     sys.exit(status if isinstance(status, int) else exits.OK)
 
 
-def _default_map(typer_app: typer.Typer, complain: Callable[[str], None]) -> dict[str, Any]:
-    """The defaults that config.toml gives. Keys of every command are known, since one file serves them all."""
+def _complaining(name: str) -> Callable[[str], None]:
+    """Says one line on stderr."""
+    from pagechat.text_safety import sanitize
+
+    return lambda message: print(f"{name}: {' '.join(sanitize(message).split())}", file=sys.stderr)
+
+
+def _default_map(typer_app: typer.Typer, complain: Callable[[str], None], path: Path | None = None) -> dict[str, Any]:
+    """The defaults that config.toml (None: the user's) gives. Keys of every command are known, since one file serves
+    them all."""
     from pagechat import settings
 
-    found = settings.load()
+    found = settings.load(path)
     if not found or typer_app is bench:
         return {}
     group: Any = typer.main.get_command(daemon)
@@ -450,6 +547,6 @@ def _default_map(typer_app: typer.Typer, complain: Callable[[str], None]) -> dic
     }
     defaults, unknown = settings.defaults(found, names)
     for key in unknown:
-        complain(f"{settings.default_path()}: unknown key {key!r} is ignored")
+        complain(f"{path or settings.default_path()}: unknown key {key!r} is ignored")
     result: dict[str, Any] = defaults["app"] if typer_app is app else defaults
     return result

@@ -40,8 +40,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(base, ignore_errors=True))
     os.environ.update({name: str(base / folder) for name, folder in FOLDERS.items()})
     os.environ[MARK] = base.name
+    os.environ["PAGECHAT_HTTP"] = "off"  # nobody takes port 8008 of this machine; tests of HTTP ask for a free one
     for name in [name for name in os.environ if name.startswith("PAGECHAT_")]:
-        if name not in {*FOLDERS, MARK, "PAGECHAT_CACHE_DIR"}:
+        if name not in {
+            *FOLDERS,
+            MARK,
+            "PAGECHAT_CACHE_DIR",
+            "PAGECHAT_HTTP",
+            "PAGECHAT_FUZZ_EXAMPLES",
+            "PAGECHAT_ENDURANCE_REQUESTS",
+        }:
             del os.environ[name]
 
 

@@ -5,6 +5,7 @@ shape.py     the few dimensions of a model that decide it, read from a Hugging F
 presets.py   those dimensions for models people name
 simulate.py  a trace through the block pool and scheduler, without a model, under several policies
                simulation.py  replay.py  outcome.py  traces.py  sharing.py  show.py  plot.py  parallel.py
+load.py      the same requests to OpenAI-compatible servers, by the client in sse.py
 tune.py      which block size suits a trace
 pool.py      what the bookkeeping of a step costs
 kernels.py   each GPU kernel against the bytes it must move

@@ -6,7 +6,9 @@ status.py  what the daemon does now
 sessions.py sessions between their turns, and who has used what
 tables.py  aligned text
 watch.py   telemetry as JSON lines
+batch.py   a file of requests
+keys.py    who may use the HTTP door
 stop.py    ends the daemon
-options.py the options that serve and the app share
+options.py the options that serve and the app share; http_options.py those of the HTTP door
 exits.py   the exit codes
 """

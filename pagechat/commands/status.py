@@ -49,6 +49,8 @@ def as_text(found: Status) -> str:
     if found.engine_pid is not None:
         rows.append(("engine", f"process {found.engine_pid}"))
     rows.append(("up", duration(found.uptime_s)))
+    if found.http or found.http_problem:
+        rows.append(("http", f"{found.http}/v1" if found.http else f"none: {found.http_problem}"))
     if found.error:
         rows.append(("error", found.error))
     if found.load and found.state in ("loading", "restarting"):

@@ -1,7 +1,11 @@
 """The front process: clients on one side, the engine process on the other, text in between. No tensor, no screen.
 
 serve.py           the process: lock, signals, narration
-front.py           requests from clients to the engine and answers back
+front.py           joins the parts below, and speaks with ZeroMQ clients
+answering.py       from what somebody asks to the answer's text, whichever door it came through
+generation.py      what a request wants
+observer.py        who counts requests
+http/              the OpenAI-compatible door
 greeting.py        the first words with a client, and what is said to a bad frame
 doors.py           the sockets that clients reach
 requests.py        the requests in flight
@@ -13,6 +17,7 @@ pool_watch.py      the pool as `status` shows it
 text.py            a model's folder: tokenizer, template, defaults
 template.py        messages to the prompt's text, in the sandbox
 prompt.py          that text to tokens
+token_bytes.py     the bytes behind a token
 answer.py          tokens to the answer's text, stop strings
 narrate.py         what the process says on stderr
 installation.py    how a process of ours is started

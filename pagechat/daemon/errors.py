@@ -8,7 +8,9 @@ from engine.protocol import ErrorCode
 class RequestError(Exception):
     """Ends one request as `Failed(code, message)`. Never harms another."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str, param: str | None = None) -> None:
+        """`param`: the field of the request that is wrong, where one is."""
         super().__init__(message)
         self.code = code
         self.message = message
+        self.param = param

@@ -1,12 +1,7 @@
-"""The front: clients on one side, the engine on the other, text in between.
+"""The front: joins its parts and speaks with ZeroMQ clients.
 
-One asyncio loop. Everything that takes long (rendering a template, tokenizing) happens in worker threads;
-everything else is done in the callback that brought it. A request lives like this:
-
-```
-Chat -> waits for the engine -> tokenized -> Accepted, AddRequest -> Delta ... -> Finished
-   any time: Cancel -> Finished(abort)   engine ends -> Failed   client ends -> AbortRequest
-```
+answering.py turns requests into answers, doors.py and http/ bring them, supervisor.py keeps the engine running,
+pool_watch.py follows its pool. One asyncio loop.
 """
 
 from __future__ import annotations
@@ -16,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +21,10 @@ import zmq
 from engine import protocol
 from engine.config import EngineConfig
 from engine.protocol import (
-    AbortRequest,
-    Accepted,
-    AddRequest,
     Cancel,
     Chat,
-    Delta,
-    EngineReady,
     Failed,
     Finished,
-    FinishReason,
     GetSnapshot,
     GetStatus,
     GetUsage,
@@ -45,19 +34,20 @@ from engine.protocol import (
     Message,
     Rejected,
     Status,
-    StepOutputs,
     StopDaemon,
-    Stopping,
-    TokenOutput,
 )
 from pagechat import __version__
-from pagechat.daemon import sessions, text
+from pagechat.daemon import sessions
+from pagechat.daemon.answering import Answering
 from pagechat.daemon.doors import CLIENT_QUEUE, Doors
 from pagechat.daemon.errors import RequestError
+from pagechat.daemon.generation import Conversation, Generation
 from pagechat.daemon.greeting import greet, refuse
-from pagechat.daemon.misses import describe
+from pagechat.daemon.http.admission import Admission
+from pagechat.daemon.http.door import HttpDoor
+from pagechat.daemon.http.metrics import Metrics
+from pagechat.daemon.http.service import Service
 from pagechat.daemon.pool_watch import PoolWatch, takeover
-from pagechat.daemon.requests import Answer, Request, Requests
 from pagechat.daemon.sessions import MAX_NAME
 from pagechat.daemon.supervisor import Listeners, Patience, Supervisor
 
@@ -65,8 +55,21 @@ log = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
 _MOST_UNDELIVERED = 1_000
-_TEXT_THREADS = 2
 _LINGER_MS = 500
+_HTTP_STOP_S = 3.0
+"""For the last words of HTTP answers; they are ready when it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A ZeroMQ client, as the receiver of what it asked."""
+
+    client: bytes
+    """Routing id."""
+    doors: Doors = field(compare=False)
+
+    def send(self, message: Message) -> bool:
+        return self.doors.send(self.client, message)
 
 
 class Front:
@@ -81,17 +84,19 @@ class Front:
         patience: Patience | None = None,
         on_change: Callable[[Front], None] = lambda front: None,
         client_queue: int = CLIENT_QUEUE,
+        http: HttpDoor | None = None,
+        http_problem: str | None = None,
     ) -> None:
-        """`on_change` is called whenever the engine's state or load progress changed. Binds the sockets."""
+        """`on_change` is called whenever the engine's state or load progress changed. Binds the sockets.
+
+        `http_problem`: why there is no `http`, for the status.
+        """
         self.supervisor: Supervisor
-        self.text: text.ModelText | None = None
         self.stop_asked = asyncio.Event()
         self._started = time.monotonic()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._on_change = on_change
-        self._requests = Requests()
-        self._text_path = ""
-        self._threads = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text")
+        self.answering = Answering(lambda: self.supervisor)
         self._tasks: set[asyncio.Task[None]] = set()
         self._undelivered: dict[bytes, list[Message]] = {}
         """Last words for clients that do not read, tried again until they do or go."""
@@ -101,9 +106,9 @@ class Front:
             self._context,
             config,
             Listeners(
-                outputs=self._on_outputs,
+                outputs=self.answering.on_outputs,
                 report=self._on_report,
-                prepare=self._prepare_engine,
+                prepare=self.answering.prepare_engine,
                 lost=self._on_lost_engine,
                 changed=self._on_engine_change,
             ),
@@ -111,31 +116,56 @@ class Front:
             patience=patience,
         )
         self._pool = PoolWatch(self.supervisor.snapshot)
+        self._http, self._http_problem = http, http_problem
 
     async def run(self) -> None:
         """Until `stop_asked` is set; then answers get what they have so far and everything is closed."""
         supervising = asyncio.create_task(self.supervisor.run())
+        opening = asyncio.create_task(self._open_http())
         asked = asyncio.create_task(self.stop_asked.wait())
         try:
             await asyncio.wait((supervising, asked), return_when=asyncio.FIRST_COMPLETED)
         finally:
             asked.cancel()
-            self._end_requests()
+            self.answering.end_all()
+            await opening
+            if self._http is not None:
+                await self._http.stop(_HTTP_STOP_S)
             await self.supervisor.stop()
             await asyncio.wait((supervising,))
             self._pool.stop()
             for task in list(self._tasks):
                 task.cancel()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self.answering.close()
             self._doors.close(_LINGER_MS)
             await asyncio.to_thread(self._context.term)
         supervising.result()
+
+    async def _open_http(self) -> None:
+        if self._http is not None:
+            metrics = Metrics(self._http.plan.metrics_prefix)
+            service = Service(
+                answering=self.answering,
+                supervisor=self.supervisor,
+                status=lambda: self._status(0),
+                admission=Admission(self._http.plan.limits, metrics.refused),
+                metrics=metrics,
+                block_map=self._pool.block_map,
+            )
+            self.answering.observer = metrics
+            try:
+                await self._http.serve(service)
+            except Exception:  # ZeroMQ clients are served all the same
+                log.exception("HTTP cannot be served")
+                self._http_problem = "it cannot be served; the daemon's log says why"
+                await self._http.stop(0)
+                self._http = None
 
     async def drain(self, patience_s: float) -> None:
         """Begins nothing new and waits until what runs has ended, `patience_s` seconds at most."""
         self.supervisor.refuse()
         deadline = time.monotonic() + patience_s
-        while len(self._requests) and time.monotonic() < deadline and not self.stop_asked.is_set():
+        while len(self.answering.requests) and time.monotonic() < deadline and not self.stop_asked.is_set():
             await asyncio.sleep(0.05)
 
     # -- from clients ----------------------------------------------------------------------------
@@ -153,9 +183,7 @@ class Front:
             case Chat():
                 self._on_chat(client, message)
             case Cancel():
-                request = self._requests.of_client(client, message.request_id)
-                if request is not None:
-                    self._finish_all(request, "abort")
+                self.answering.cancel(Peer(client, self._doors), message.request_id)
             case GetStatus():
                 self._doors.send(client, self._status(message.ticket))
             case GetSnapshot():
@@ -167,65 +195,20 @@ class Front:
                 self.stop_asked.set()
 
     def _on_chat(self, client: bytes, chat: Chat) -> None:
-        problem = None
-        if max(len(chat.request_id), len(chat.session)) > MAX_NAME:
-            problem = f"request id and session may have {MAX_NAME} characters"
-        elif self._requests.of_client(client, chat.request_id) is not None:
-            problem = f"request id {chat.request_id!r} is in use"
-        elif chat.beam is not None and chat.n > chat.beam.width:
-            problem = f"a search of {chat.beam.width} beams has no {chat.n} answers"
-        if problem is not None:
-            self._doors.send(client, Failed(request_id=chat.request_id[:MAX_NAME], code="bad_request", message=problem))
-            return
-        request = Request(client=client, chat=chat)
-        self._requests.add(request)
-        request.preparing = self._spawn(self._prepare(request))
-
-    async def _prepare(self, request: Request) -> None:
+        generation = Generation(
+            request_id=chat.request_id,
+            session=chat.session,
+            prompt=Conversation(messages=[{"role": one.role, "content": one.content} for one in chat.messages]),
+            options=chat.options,
+            keep=chat.keep,
+            n=chat.n,
+            beam=chat.beam,
+        )
         try:
-            await self.supervisor.ready()
-            assert self.text is not None
-            loop = asyncio.get_running_loop()
-            prompt = await loop.run_in_executor(self._threads, self.text.prompt, request.chat.messages)
-            await self.supervisor.ready()  # the engine may be another one by now
-            self._start(request, prompt)
+            self.answering.submit(Peer(client, self._doors), generation)
         except RequestError as error:
-            self._fail(request, error)
-        except Exception:
-            log.exception("request of session %.80r failed", request.chat.session)
-            self._fail(request, RequestError("internal", "the daemon failed on this request; its log says more"))
-
-    def _start(self, request: Request, prompt: list[int]) -> None:
-        chat = request.chat
-        ready = self.supervisor.ready_engine
-        assert ready is not None
-        assert self.text is not None
-        context = ready.model.max_context
-        if len(prompt) >= context:
-            raise RequestError(
-                "too_long",
-                f"the prompt takes {len(prompt):,} tokens and leaves no room for an answer: "
-                f"the context holds {context:,} tokens",
-            )
-        sampling = self.text.sampling(chat.options, context - len(prompt))
-        for answer in request.answers:
-            answer.text = self.text.answer(chat.options)
-        request.stop_token_ids = frozenset(sampling.stop_token_ids)
-        request.prompt_tokens = len(prompt)
-        accepted = Accepted(request_id=request.client_request_id, prompt_tokens=len(prompt))
-        if self._doors.send(request.client, accepted):
-            request.started = True
-            self.supervisor.send(
-                AddRequest(
-                    request_id=request.engine_id,
-                    session=chat.session,
-                    prompt=tuple(prompt),
-                    sampling=sampling,
-                    n=chat.n,
-                    beam=chat.beam,
-                    keep=chat.keep,
-                )
-            )
+            name = chat.request_id[:MAX_NAME]
+            self._doors.send(client, Failed(request_id=name, code=error.code, message=error.message))
 
     async def _send_session_answer(self, client: bytes, question: sessions.SessionQuestion) -> None:
         self._doors.send(client, await sessions.answer(question, self.supervisor.ask))
@@ -240,17 +223,6 @@ class Front:
 
     # -- from the engine -------------------------------------------------------------------------
 
-    async def _prepare_engine(self, ready: EngineReady) -> None:
-        """Reads the text side of the model that was loaded."""
-        if self.text is None or self._text_path != ready.model.path:
-            loop = asyncio.get_running_loop()
-            self.text = await loop.run_in_executor(
-                self._threads, text.load, Path(ready.model.path), ready.model.vocab_size
-            )
-            self._text_path = ready.model.path
-            if not self.text.has_template:
-                log.warning("%s has no chat template: messages are written one a line", ready.model.name)
-
     def _on_engine_change(self) -> None:
         if self.supervisor.state == "ready":
             self._pool.start()
@@ -258,91 +230,26 @@ class Front:
             self._doors.publish(protocol.encode(takeover()))
         self._on_change(self)
 
-    def _on_outputs(self, step: StepOutputs) -> None:
-        for output in step.outputs:
-            request = self._requests.of_engine(output.request_id)
-            if request is None:
-                continue  # ended here already: cancelled, stopped by a stop string, or its client has gone
-            if output.finish_reason == "error":
-                self._fail(request, RequestError(output.code or "internal", output.message))
-            else:
-                self._advance(request, output)
-
-    def _advance(self, request: Request, output: TokenOutput) -> None:
-        if output.miss is not None and self.text is not None and self.supervisor.ready_engine is not None:
-            block_size = self.supervisor.ready_engine.pool.block_size
-            request.miss = describe(output.miss, block_size, self.text.token_text)
-        answer, delta, reason = request.take(output)
-        if delta and not self._send_delta(request, answer, delta):
-            return
-        if reason is not None:
-            self._finish(request, answer, reason)
-
     def _on_report(self, frame: bytes) -> None:
         self._doors.publish(frame)
         try:
-            self._pool.feed(protocol.decode_report(frame))
+            report = protocol.decode_report(frame)
         except protocol.ProtocolError:
             log.exception("the engine published a report that cannot be read")
+            return
+        self._pool.feed(report)
+        self.answering.observer.step(report)
 
     def _on_lost_engine(self, words: str) -> None:
         if self.supervisor.state in ("loading", "restarting"):
             log.error("%s; starting another", words)
         self._pool.stop()
-        for request in self._requests:
-            if request.started:
-                self._fail(
-                    request,
-                    RequestError("engine_died", f"{words}, after {request.completion_tokens} tokens of this answer"),
-                )
+        self.answering.on_lost_engine(words)
 
-    # -- endings ---------------------------------------------------------------------------------
-
-    def _finish(self, request: Request, answer: Answer, reason: FinishReason) -> None:
-        """An answer ends well, or as the client wished. With its last answer the request is complete, and the
-        engine is told when it does not know."""
-        if request.open_answers == [answer]:
-            self._release(request, abort=request.engine_works)
-        self._say_finished(request, answer, reason)
-
-    def _finish_all(self, request: Request, reason: FinishReason) -> None:
-        self._release(request, abort=True)
-        for answer in request.open_answers:
-            self._say_finished(request, answer, reason)
-
-    def _say_finished(self, request: Request, answer: Answer, reason: FinishReason) -> None:
-        self._send_rest(request, answer)
-        self._doors.send(request.client, request.finished(answer, reason))
-
-    def _fail(self, request: Request, error: RequestError) -> None:
-        self._release(request, abort=False)
-        for answer in request.open_answers:
-            self._send_rest(request, answer)
-        failed = Failed(request_id=request.client_request_id, code=error.code, message=error.message)
-        self._doors.send(request.client, failed)
-
-    def _release(self, request: Request, *, abort: bool) -> None:
-        self._requests.remove(request)
-        if request.preparing is not None and request.preparing is not asyncio.current_task():
-            request.preparing.cancel()
-        if abort and request.started:
-            self.supervisor.send(AbortRequest(request_id=request.engine_id))
-
-    def _send_rest(self, request: Request, answer: Answer) -> None:
-        """What was held back for a character or a stop string that will not be completed any more."""
-        if answer.text is not None and (rest := answer.text.finish()):
-            self._send_delta(request, answer, rest)
-
-    def _send_delta(self, request: Request, answer: Answer, delta: str) -> bool:
-        return self._doors.send(
-            request.client,
-            Delta(request_id=request.client_request_id, text=delta, tokens=answer.tokens, index=answer.index),
-        )
+    # -- clients that are lost -------------------------------------------------------------------
 
     def _on_lost_client(self, client: bytes, message: Message, gone: bool) -> None:
-        theirs = self._requests.all_of_client(client)
-        for request in theirs:
-            self._release(request, abort=True)
+        theirs = self.answering.drop(Peer(client, self._doors))
         if theirs:
             log.info(
                 "a client %s; its requests (%d) were aborted", "has gone" if gone else "does not read", len(theirs)
@@ -373,17 +280,6 @@ class Front:
                 await asyncio.sleep(_RETRY_S)
         del self._undelivered[client]
 
-    def _end_requests(self) -> None:
-        """Every answer ends as it is; requests that have not begun fail."""
-        clients = self._requests.clients()
-        for request in self._requests:
-            if request.started:
-                self._finish_all(request, "abort")
-            else:
-                self._fail(request, RequestError("shutting_down", "the daemon is stopping"))
-        for client in clients:
-            self._doors.send(client, Stopping())
-
     def _status(self, ticket: int) -> Status:
         supervisor = self.supervisor
         ready = supervisor.ready_engine
@@ -402,6 +298,8 @@ class Front:
             scheduler=self._pool.scheduler(),
             throughput=self._pool.throughput(),
             shadows=self._pool.shadows(),
+            http=self._http.url if self._http else None,
+            http_problem=self._http_problem,
         )
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:

@@ -19,6 +19,7 @@ from pagechat.daemon.errors import RequestError
 log = logging.getLogger(__name__)
 
 WINDOW_S = 10.0
+_MARKS = {"free": ".", "cached": ":", "active": "+", "shared": "#"}
 _MOST_EARLY_REPORTS = 10_000
 
 
@@ -62,6 +63,13 @@ class PoolWatch:
 
     def pool(self) -> PoolStatus | None:
         return self._mirror.status() if self._mirror is not None else None
+
+    def block_map(self) -> str:
+        """A character a block, in their order: "." free, ":" cached, "+" active, "#" shared; empty without engine."""
+        mirror = self._mirror
+        if mirror is None:
+            return ""
+        return "".join(_MARKS[mirror.state(block)] for block in range(1, mirror.num_blocks + 1))
 
     def scheduler(self) -> SchedulerStatus | None:
         mirror = self._mirror

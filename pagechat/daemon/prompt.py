@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,13 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
-from engine.protocol import ChatMessage
 from pagechat.daemon.errors import RequestError
-from pagechat.daemon.template import ChatTemplate
+from pagechat.daemon.generation import Conversation, Text
+from pagechat.daemon.template import ChatTemplate, texts_in
+from pagechat.daemon.token_bytes import TokenBytes
 
 MAX_CHARACTERS = 4 * 2**20
-"""Of all messages of a request. Tokenizing that much takes seconds of one core, in a worker thread."""
+"""Of a request: all its messages and tools, or its text. Tokenizing that much takes seconds, in a worker thread."""
 
 _PROBE = [{"role": role, "content": "\ue000"} for role in ("user", "assistant")]
 """Rendered once, to see the tokens that a template puts together from pieces: '<|' + role + '|>'."""
@@ -49,7 +50,8 @@ class ChatTokenizer:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self._template = template
-        self._prefix = self.tokenizer.encode("").ids if add_special_tokens else []
+        self._first_tokens: list[int] = self.tokenizer.encode("").ids
+        self._prefix = self._first_tokens if add_special_tokens else []
         self._newline = self._ids(self.tokenizer, "\n")
         self._control = self._control_tokens()
         longest_first = sorted(self._control, key=len, reverse=True)
@@ -57,9 +59,9 @@ class ChatTokenizer:
         added = self.tokenizer.get_added_tokens_decoder()
         self._match_normalized = any(token.normalized for token in added.values() if token.content in self._control)
 
-    def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def encode(self, conversation: Conversation) -> list[int]:
         """Token ids up to where the answer begins. Raises RequestError."""
-        _check(messages)
+        _check(conversation)
         nonce = secrets.token_hex(16)
         spelled: list[str] = []
 
@@ -67,14 +69,37 @@ class ChatTokenizer:
             spelled.append(text)
             return f"{nonce}x{len(spelled) - 1}x"
 
-        marked = [{"role": message.role, "content": self._mark(message.content, mark)} for message in messages]
-        rendered = self._template.render(marked)
+        marked = [self._marked(message, mark) for message in conversation.messages]
+        end = f"{nonce}end"
+        if conversation.continue_final:
+            marked[-1]["content"] += end
+        rendered = self._template.render(
+            marked,
+            tools=self._marked(conversation.tools, mark),
+            add_generation_prompt=conversation.add_generation_prompt and not conversation.continue_final,
+            variables=self._marked(conversation.variables, mark),
+        )
+        if conversation.continue_final:
+            rendered, found, _ = rendered.partition(end)
+            if not found:
+                raise RequestError("bad_request", "the chat template does not write the last message as it is")
+        return self._prefix + self._rendered_ids(rendered, nonce, spelled)
+
+    def encode_text(self, text: Text) -> list[int]:
+        """Token ids of text that is no conversation. Raises RequestError."""
+        _check_text(text.text, "the prompt")
+        _check_size(len(text.text))
+        ids = self._ids(self.tokenizer, text.text)
+        first = self._first_tokens
+        return ids if not text.add_special_tokens or ids[: len(first)] == first else first + ids
+
+    def _rendered_ids(self, rendered: str, nonce: str, spelled: list[str]) -> list[int]:
         if not spelled:
-            return self._prefix + self._ids(self.tokenizer, rendered)
+            return self._ids(self.tokenizer, rendered)
         pieces = re.split(f"{nonce}x([0-9]+)x", rendered)
         if any(nonce in piece.lower() for piece in pieces):
             raise RequestError("bad_request", "the chat template rewrites message text that spells a control token")
-        ids = self._prefix + self._ids(self.tokenizer, pieces[0])
+        ids = self._ids(self.tokenizer, pieces[0])
         for index, piece in enumerate(pieces[1:], start=1):
             if index % 2:
                 ids += self._plain_ids(spelled[int(piece)])
@@ -82,7 +107,17 @@ class ChatTokenizer:
                 ids += self._ids_after(self.tokenizer, piece)
         return ids
 
-    def _mark(self, content: str, mark: Any) -> str:
+    def _marked(self, value: Any, mark: Callable[[str], str]) -> Any:
+        """A copy of what the template gets, each spelling of a control token in it marked, in names too."""
+        if isinstance(value, str):
+            return self._mark(value, mark)
+        if isinstance(value, list | tuple):
+            return [self._marked(item, mark) for item in value]
+        if isinstance(value, Mapping):
+            return {self._marked(key, mark): self._marked(item, mark) for key, item in value.items()}
+        return value
+
+    def _mark(self, content: str, mark: Callable[[str], str]) -> str:
         marked = self._control_pattern.sub(lambda match: mark(match.group()), content)
         if marked == content and self._match_normalized and self._holds_control(self._ids(self.tokenizer, content)):
             return mark(content)  # spelled in a form that the tokenizer's normalizer maps to a control token
@@ -96,6 +131,20 @@ class ChatTokenizer:
 
     def _holds_control(self, ids: Iterable[int]) -> bool:
         return not self._control_ids.isdisjoint(ids)
+
+    @property
+    def takes_tools(self) -> bool:
+        """The template writes the tools it is given."""
+        return self._template.takes_tools
+
+    def writes(self, mark: str) -> bool:
+        """The template itself contains this text."""
+        return any(mark in literal for literal in self._template.literals)
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes:
+        """What each token contributes to a text."""
+        return TokenBytes(self.tokenizer)
 
     @cached_property
     def _control_ids(self) -> frozenset[int]:
@@ -136,19 +185,31 @@ class ChatTokenizer:
         return self._ids(tokenizer, text)
 
 
-def _check(messages: Sequence[ChatMessage]) -> None:
+def _check(conversation: Conversation) -> None:
+    messages = conversation.messages
     if not messages:
         raise RequestError("bad_request", "a chat needs at least one message")
-    characters = sum(len(message.content) for message in messages)
+    if conversation.continue_final and messages[-1]["role"] != "assistant":
+        raise RequestError("bad_request", "only an assistant's message can be continued, and the last one is not")
+    _check_size(sum(map(len, texts_in([messages, conversation.tools, conversation.variables]))))
+    for number, message in enumerate(messages, start=1):
+        for text in texts_in(message):
+            _check_text(text, f"message {number}")
+    for text in texts_in([conversation.tools, conversation.variables]):
+        _check_text(text, "the tools or the template's variables")
+
+
+def _check_size(characters: int) -> None:
     if characters > MAX_CHARACTERS:
         raise RequestError(
-            "bad_request", f"the messages hold {characters:,} characters; {MAX_CHARACTERS:,} is the limit"
+            "bad_request", f"the request holds {characters:,} characters of text; {MAX_CHARACTERS:,} is the limit"
         )
-    for number, message in enumerate(messages, start=1):
-        try:
-            message.content.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                "bad_request",
-                f"message {number} is not valid text: a lone surrogate at character {error.start}",
-            ) from None
+
+
+def _check_text(text: str, where: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            "bad_request", f"{where} is not valid text: a lone surrogate at character {error.start}"
+        ) from None

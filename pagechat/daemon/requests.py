@@ -11,9 +11,21 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from engine.protocol import Chat, Finished, FinishReason, Timing, TokenOutput, Usage
+from engine.protocol import Finished, FinishReason, Message, Timing, TokenLogprobs, TokenOutput, Usage
 from pagechat.daemon.answer import AnswerText
+from pagechat.daemon.generation import Generation
+
+
+class Receiver(Protocol):
+    """Who asked. Receivers that compare equal are one: they share the names of their requests."""
+
+    def send(self, message: Message) -> bool:
+        """Takes a message without waiting; False when nobody is there to read it and the request is dropped."""
+        ...
+
+    def __hash__(self) -> int: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -24,9 +36,15 @@ class Answer:
     text: AnswerText | None = None
     """None until the engine has been given the request."""
     tokens: int = 0
+    last_token: float | None = None
+    """When its newest tokens came (time.monotonic)."""
     score: float | None = None
     open: bool = True
     """The client has not been told that it finished."""
+    untold: list[int] = field(default_factory=list)
+    """Tokens since the last delta, for requests that want their ids."""
+    untold_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Theirs, for requests that want them."""
     engine_done: bool = False
     """The engine has told its last token."""
 
@@ -36,9 +54,10 @@ class Answer:
         assert self.text is not None
         self.tokens += len(output.tokens)
         self.score = output.score
-        tokens = output.tokens
+        tokens, logprobs = output.tokens, output.logprobs
         if output.finish_reason == "stop" and tokens and tokens[-1] in stop_token_ids:
-            tokens = tokens[:-1]  # the model's full stop, not its text
+            tokens, logprobs = tokens[:-1], logprobs[:-1]  # the model's full stop, not its text
+        self.untold_logprobs += logprobs
         text = self.text.feed(tokens)
         reason = output.finish_reason
         if reason is not None:
@@ -48,11 +67,10 @@ class Answer:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One chat request from its arrival to its last message."""
+    """One request from its arrival to its last message."""
 
-    client: bytes
-    """ZeroMQ routing id."""
-    chat: Chat
+    receiver: Receiver
+    wants: Generation
     engine_id: str = field(default_factory=lambda: secrets.token_hex(16))
     received: float = field(default_factory=time.monotonic)
     preparing: asyncio.Task[None] | None = None
@@ -61,18 +79,19 @@ class Request:
     """The engine has been given the request."""
     answers: list[Answer] = field(init=False)
     stop_token_ids: frozenset[int] = frozenset()
-    prompt_tokens: int = 0
+    prompt: tuple[int, ...] = ()
+    """Token ids, once the engine has been given the request."""
     cached_tokens: int = 0
     first_token: float | None = None
     miss: str | None = None
     """Why the turn could not reuse all of the session's last one, in words."""
 
     def __post_init__(self) -> None:
-        self.answers = [Answer(index) for index in range(self.chat.n)]
+        self.answers = [Answer(index) for index in range(self.wants.n)]
 
     @property
     def client_request_id(self) -> str:
-        return self.chat.request_id
+        return self.wants.request_id
 
     @property
     def open_answers(self) -> list[Answer]:
@@ -97,6 +116,8 @@ class Request:
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
         if not answer.open:
             return answer, "", None
+        if self.wants.with_tokens:
+            answer.untold += output.tokens
         return answer, *answer.take(output, self.stop_token_ids)
 
     def finished(self, answer: Answer, reason: FinishReason) -> Finished:
@@ -108,7 +129,7 @@ class Request:
             text=answer.text.text if answer.text is not None else "",
             finish_reason=reason,
             usage=Usage(
-                prompt_tokens=self.prompt_tokens,
+                prompt_tokens=len(self.prompt),
                 cached_tokens=self.cached_tokens,
                 completion_tokens=answer.tokens,
             ),
@@ -127,7 +148,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._by_engine: dict[str, Request] = {}
-        self._by_client: dict[bytes, dict[str, Request]] = {}
+        self._by_receiver: dict[Receiver, dict[str, Request]] = {}
 
     def __iter__(self) -> Iterator[Request]:
         return iter(list(self._by_engine.values()))
@@ -137,24 +158,24 @@ class Requests:
 
     def add(self, request: Request) -> None:
         self._by_engine[request.engine_id] = request
-        self._by_client.setdefault(request.client, {})[request.client_request_id] = request
+        self._by_receiver.setdefault(request.receiver, {})[request.client_request_id] = request
 
     def remove(self, request: Request) -> None:
         """No error when it has gone already."""
         if self._by_engine.pop(request.engine_id, None) is not None:
-            theirs = self._by_client[request.client]
+            theirs = self._by_receiver[request.receiver]
             del theirs[request.client_request_id]
             if not theirs:
-                del self._by_client[request.client]
+                del self._by_receiver[request.receiver]
 
     def of_engine(self, engine_id: str) -> Request | None:
         return self._by_engine.get(engine_id)
 
-    def of_client(self, client: bytes, request_id: str) -> Request | None:
-        return self._by_client.get(client, {}).get(request_id)
+    def of_receiver(self, receiver: Receiver, request_id: str) -> Request | None:
+        return self._by_receiver.get(receiver, {}).get(request_id)
 
-    def all_of_client(self, client: bytes) -> list[Request]:
-        return list(self._by_client.get(client, {}).values())
+    def all_of_receiver(self, receiver: Receiver) -> list[Request]:
+        return list(self._by_receiver.get(receiver, {}).values())
 
-    def clients(self) -> list[bytes]:
-        return list(self._by_client)
+    def receivers(self) -> list[Receiver]:
+        return list(self._by_receiver)

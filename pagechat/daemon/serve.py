@@ -19,6 +19,9 @@ from engine.config import EngineConfig
 from engine.protocol import EngineReady
 from pagechat import __version__, rundir
 from pagechat.daemon.front import Front
+from pagechat.daemon.http.address import AddressError
+from pagechat.daemon.http.door import HttpDoor, HttpPlan
+from pagechat.daemon.http.keys import KeysError
 from pagechat.daemon.narrate import Narrator
 from pagechat.daemon.supervisor import Patience
 from pagechat.sizes import format_size
@@ -36,16 +39,30 @@ def serve(
     ephemeral: bool = False,
     engine_command: Sequence[str] | None = None,
     patience: Patience | None = None,
+    http: HttpPlan | None = None,
+    drain_s: float = 0.0,
 ) -> int:
     """Runs the daemon. Returns its exit status: 0 when it was asked to end, 1 when the model cannot be loaded.
 
-    Raises RunDirError, AlreadyRunning. An ephemeral daemon whose model cannot be loaded goes on, to tell its parent.
+    `drain_s`: how long answers may go on once it is asked to end; a second signal ends them.
+    `http` None: without that door.
+    Raises RunDirError, AlreadyRunning, AddressError, KeysError. An ephemeral daemon whose model cannot be loaded goes
+    on, to tell its parent; and it goes on without HTTP where the address is taken.
     """
     directory = rundir.run_dir(run_dir)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one request, one thread; and no pool that a fork would break
     lock = rundir.DaemonLock(directory, rundir.DaemonInfo(pid=os.getpid(), version=__version__, started=time.time()))
     try:
-        return asyncio.run(_Daemon(directory, config, ephemeral, engine_command, patience).run(lock))
+        door, problem = None, None
+        if http is not None:
+            try:
+                door = HttpDoor.listen(http)
+            except (AddressError, KeysError) as error:
+                if not ephemeral:
+                    raise
+                problem = str(error)
+        daemon = _Daemon(directory, config, ephemeral, engine_command, patience, door, problem, drain_s)
+        return asyncio.run(daemon.run(lock))
     finally:
         lock.release()
 
@@ -58,7 +75,13 @@ class _Daemon:
         ephemeral: bool,
         engine_command: Sequence[str] | None,
         patience: Patience | None,
+        http: HttpDoor | None,
+        http_problem: str | None,
+        drain_s: float,
     ) -> None:
+        self._drain_s = drain_s
+        self._draining: asyncio.Task[None] | None = None
+        self._http, self._http_problem = http, http_problem
         self._directory, self._config, self._ephemeral = directory, config, ephemeral
         self._engine_command, self._patience = engine_command, patience
         self._narrator = Narrator()
@@ -77,9 +100,15 @@ class _Daemon:
             engine_command=self._engine_command,
             patience=self._patience,
             on_change=self._on_change,
+            http=self._http,
+            http_problem=self._http_problem,
         )
+        if self._http is not None:
+            self._narrator.say(f"OpenAI-compatible API at {self._http.url}/v1")
+        elif self._http_problem is not None:
+            self._narrator.say(f"no HTTP: {self._http_problem}")
         for number in _SIGNALS:
-            loop.add_signal_handler(number, front.stop_asked.set)
+            loop.add_signal_handler(number, self._on_signal, front)
         watching = asyncio.create_task(self._end_with_parent(front)) if self._ephemeral else None
         try:
             await front.run()
@@ -94,6 +123,17 @@ class _Daemon:
             logger.removeHandler(self._narrator)
         self._narrator.say("stopped")
         return self._status
+
+    def _on_signal(self, front: Front) -> None:
+        if self._draining is not None or not self._drain_s:
+            front.stop_asked.set()
+            return
+        self._narrator.say(f"ending within {self._drain_s:g} s: answers under way are finished, nothing new begins")
+        self._draining = asyncio.create_task(self._drain(front, self._drain_s))
+
+    async def _drain(self, front: Front, patience_s: float) -> None:
+        await front.drain(patience_s)
+        front.stop_asked.set()
 
     def _on_change(self, front: Front) -> None:
         supervisor = front.supervisor
@@ -127,8 +167,7 @@ class _Daemon:
         except (PermissionError, ValueError):  # a file or nothing at all: there is no parent to outlive
             gone.set()
         await gone.wait()
-        await front.drain(DRAIN_S)
-        front.stop_asked.set()
+        await self._drain(front, DRAIN_S)
 
 
 def _describe(ready: EngineReady) -> str:

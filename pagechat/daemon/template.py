@@ -21,6 +21,7 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
@@ -60,21 +61,29 @@ class ChatTemplate:
         constants = [node.value for node in tree.find_all(jinja2.nodes.Const) if isinstance(node.value, str)]
         self.literals: list[str] = [node.data for node in tree.find_all(jinja2.nodes.TemplateData)] + constants
         """Every piece of text that the template itself contains."""
+        self.takes_tools = "tools" in jinja2.meta.find_undeclared_variables(tree)
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt's text, up to where the answer begins. Raises RequestError with the template's own message."""
-        limit = GROWTH * sum(len(message["content"]) for message in messages) + _SPARE_CHARACTERS
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt's text, up to where the answer begins. Raises RequestError with the template's own message.
+
+        `variables` are more names for the template; they replace none of those that are set here.
+        """
+        limit = GROWTH * sum(map(len, texts_in([messages, tools]))) + _SPARE_CHARACTERS
+        given: dict[str, Any] = {**(variables or {}), **self._variables}
+        given |= {"messages": [dict(message) for message in messages], "tools": tools, "documents": None}
+        given["add_generation_prompt"] = add_generation_prompt
         pieces: list[str] = []
         size = 0
         try:
             with _deadline(self._time_limit_s):
-                for piece in self._template.generate(
-                    **self._variables,
-                    messages=[dict(message) for message in messages],
-                    tools=None,
-                    documents=None,
-                    add_generation_prompt=True,
-                ):
+                for piece in self._template.generate(given):
                     pieces.append(piece)
                     size += len(piece)
                     if size > limit:
@@ -92,6 +101,19 @@ class ChatTemplate:
         except Exception as error:  # it is a program: any error is its own
             raise RequestError("bad_request", f"the chat template fails: {type(error).__name__}: {error}") from None
         return "".join(pieces)
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every string in a value made of lists and mappings, their keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from texts_in(key)
+            yield from texts_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from texts_in(item)
 
 
 @contextmanager

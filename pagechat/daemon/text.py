@@ -14,9 +14,10 @@ from typing import Any
 
 import msgspec
 
-from engine.protocol import ChatMessage, ChatOptions, SamplingParams
+from engine.protocol import ChatOptions, SamplingParams, SamplingRules
 from pagechat.daemon.answer import AnswerText
 from pagechat.daemon.errors import RequestError
+from pagechat.daemon.generation import Conversation, Prompt, Text
 from pagechat.daemon.prompt import ChatTokenizer
 from pagechat.daemon.template import PLAIN_TEMPLATE, ChatTemplate
 
@@ -46,12 +47,18 @@ class ModelText:
     defaults: SamplingDefaults
     stop_token_ids: tuple[int, ...]
     """Tokens that end an answer; never part of its text."""
+    vocab_size: int
     has_template: bool
     """False: a base model, whose messages are written one a line (template.PLAIN_TEMPLATE)."""
 
-    def prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def prompt(self, prompt: Prompt) -> list[int]:
         """Token ids of the prompt. Raises RequestError."""
-        return self.tokenizer.encode(messages)
+        if isinstance(prompt, Conversation):
+            return self.tokenizer.encode(prompt)
+        if isinstance(prompt, Text):
+            return self.tokenizer.encode_text(prompt)
+        self._check_ids("prompt", prompt)
+        return list(prompt)
 
     def answer(self, options: ChatOptions) -> AnswerText:
         """The text side of an answer that is about to begin."""
@@ -61,18 +68,44 @@ class ModelText:
         """The text of one token, special ones by their names."""
         return self.tokenizer.tokenizer.decode([token], skip_special_tokens=False)
 
+    def token_bytes(self, token: int) -> bytes:
+        """What one token contributes to the text; of a control token, its name."""
+        return self.tokenizer.token_bytes(token)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Their text, special ones by their names. Raises RequestError for ids that no token has."""
+        self._check_ids("tokens", tokens)
+        return self.tokenizer.tokenizer.decode(list(tokens), skip_special_tokens=False)
+
     def sampling(self, options: ChatOptions, room: int) -> SamplingParams:
         """What the engine is told. `room`: tokens the context still holds; no answer is longer, whatever was asked,
         and one that gets there ends with finish_reason "length"."""
         defaults = self.defaults
+        rules = {name: getattr(options, name) for name in SamplingRules.__struct_fields__}
         return SamplingParams(
+            **rules,
             max_tokens=room if options.max_tokens is None else min(options.max_tokens, room),
             temperature=defaults.temperature if options.temperature is None else options.temperature,
             top_p=defaults.top_p if options.top_p is None else options.top_p,
             top_k=defaults.top_k if options.top_k is None else options.top_k,
             seed=int.from_bytes(os.urandom(8)) >> 1 if options.seed is None else options.seed,
-            stop_token_ids=self.stop_token_ids,
+            stop_token_ids=self._stop_token_ids(options),
         )
+
+    def _stop_token_ids(self, options: ChatOptions) -> tuple[int, ...]:
+        """Raises RequestError for an id that no token has."""
+        self._check_ids("stop_token_ids", options.stop_token_ids)
+        own = () if options.ignore_eos else self.stop_token_ids
+        return (*own, *options.stop_token_ids)
+
+    def _check_ids(self, field: str, ids: Sequence[int]) -> None:
+        for place, id_ in enumerate(ids):
+            if not 0 <= id_ < self.vocab_size:
+                raise RequestError(
+                    "bad_request",
+                    f"{field}[{place}]: {id_} is no token of this model; ids go from 0 to {self.vocab_size - 1}",
+                    f"{field}[{place}]",
+                )
 
 
 def load(path: Path, vocab_size: int) -> ModelText:
@@ -98,6 +131,7 @@ def load(path: Path, vocab_size: int) -> ModelText:
         tokenizer=tokenizer,
         defaults=_defaults(generation),
         stop_token_ids=_token_ids(ends, vocab_size),
+        vocab_size=vocab_size,
         has_template=source is not None,
     )
 

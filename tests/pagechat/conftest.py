@@ -18,7 +18,7 @@ from tests.daemons import FAKE_ENGINE, ROOT, Daemon, end, model_folder
 def fake_engine(folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every engine this test starts is tests/fake_engine.py. The folder of the model it names."""
     model = model_folder(folders / "model")
-    for name, value in _fake_engine_environment(model, folders / "notes").items():
+    for name, value in fake_engine_environment(model, folders / "notes").items():
         monkeypatch.setenv(name, value)
     return model
 
@@ -27,7 +27,7 @@ def fake_engine(folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _daemon_of_the_module() -> Iterator[Path]:
     base = Path(tempfile.mkdtemp(prefix="pc-", dir="/tmp"))
     run_dir = base / "run"
-    environment = _fake_engine_environment(model_folder(base / "model"), base / "notes")
+    environment = fake_engine_environment(model_folder(base / "model"), base / "notes")
     daemon = Daemon("--num-blocks", "400", "--run-dir", str(run_dir), env={**os.environ, **environment})
     try:
         daemon.until_answering(run_dir)
@@ -46,7 +46,7 @@ def shared_daemon(_daemon_of_the_module: Path, fake_engine: Path, monkeypatch: p
     return _daemon_of_the_module
 
 
-def _fake_engine_environment(model: Path, notes: Path) -> dict[str, str]:
+def fake_engine_environment(model: Path, notes: Path) -> dict[str, str]:
     return {
         "FAKE_ENGINE_MODEL": str(model),
         "FAKE_ENGINE_NOTES": str(notes),

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from engine.protocol import ChatMessage
 from pagechat.daemon import text
 from pagechat.daemon.errors import RequestError
+from pagechat.daemon.generation import Conversation
 from pagechat.daemon.prompt import MAX_CHARACTERS, ChatTokenizer
 from pagechat.daemon.template import ChatTemplate
-from tests.daemons import model_folder, user
+from tests.daemons import model_folder
 from tests.models import CHAT_TEMPLATE, VOCAB
 
 START, END = 1, 2
@@ -35,8 +35,12 @@ CONVERSATIONS = [
 ]
 
 
-def messages(turns: list[tuple[str, str]]) -> list[ChatMessage]:
-    return [ChatMessage(role=role, content=content) for role, content in turns]  # type: ignore[arg-type]
+def messages(turns: list[tuple[str, str]]) -> Conversation:
+    return Conversation(messages=[{"role": role, "content": content} for role, content in turns])
+
+
+def user(content: str) -> Conversation:
+    return messages([("user", content)])
 
 
 @pytest.fixture(scope="module")
@@ -170,12 +174,12 @@ def test_a_limit_in_the_tokenizers_file_never_cuts_a_prompt(folder: Path, tmp_pa
 @pytest.mark.parametrize(
     ("chat", "words"),
     [
-        ([], "at least one message"),
+        (messages([]), "at least one message"),
         (user("half a pair: \ud800"), "lone surrogate at character 13"),
         (user("x" * (MAX_CHARACTERS + 1)), "4,194,304 is the limit"),
     ],
 )
-def test_what_is_no_chat_is_a_bad_request(tokenizer: ChatTokenizer, chat: list[ChatMessage], words: str) -> None:
+def test_what_is_no_chat_is_a_bad_request(tokenizer: ChatTokenizer, chat: Conversation, words: str) -> None:
     with pytest.raises(RequestError, match=words) as caught:
         tokenizer.encode(chat)
     assert caught.value.code == "bad_request"

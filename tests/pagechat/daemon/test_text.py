@@ -10,6 +10,7 @@ import pytest
 
 from engine.protocol import ChatOptions
 from pagechat.daemon import text
+from pagechat.daemon.generation import Conversation
 from tests.daemons import model_folder
 from tests.models import VOCAB
 
@@ -80,13 +81,13 @@ def test_a_template_file_goes_before_the_one_in_the_tokenizers_config(tmp_path: 
     path = folder(tmp_path / "m")
     (path / "chat_template.jinja").write_text("from the file")
     model = text.load(path, VOCAB)
-    assert model.tokenizer.tokenizer.decode(model.prompt([_user("x")])) == "from the file"
+    assert model.tokenizer.tokenizer.decode(model.prompt(_user("x"))) == "from the file"
 
 
 def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "usual"}]
     model = text.load(folder(tmp_path / "m", tokenizer_config={"chat_template": named}), VOCAB)
-    assert model.tokenizer.tokenizer.decode(model.prompt([_user("x")])) == "usual"
+    assert model.tokenizer.tokenizer.decode(model.prompt(_user("x"))) == "usual"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,5 @@ def test_a_broken_folder_is_told_in_words(tmp_path: Path, breakage: Any, words: 
         text.load(path, VOCAB)
 
 
-def _user(content: str) -> Any:
-    from engine.protocol import ChatMessage
-
-    return ChatMessage(role="user", content=content)
+def _user(content: str) -> Conversation:
+    return Conversation(messages=[{"role": "user", "content": content}])

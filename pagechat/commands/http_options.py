@@ -1,0 +1,77 @@
+"""The options of `serve` that are about its HTTP door, and what they come to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pagechat.daemon.http.door import HttpPlan
+
+Http = Annotated[
+    str,
+    typer.Option(
+        envvar="PAGECHAT_HTTP",
+        metavar="HOST:PORT",
+        help='Where OpenAI-compatible clients find it; port 0 takes a free one, "off" none.',
+    ),
+]
+NoHttp = Annotated[bool, typer.Option("--no-http", help="No HTTP: as --http off.")]
+Keys = Annotated[
+    Path | None,
+    typer.Option("--keys", envvar="PAGECHAT_KEYS", metavar="FILE", help="The API keys. [keys.json in the data folder]"),
+]
+MaxQueuedRequests = Annotated[
+    int,
+    typer.Option(
+        envvar="PAGECHAT_MAX_QUEUED_REQUESTS", min=1, metavar="N", help="HTTP answers that may wait to begin; then 429."
+    ),
+]
+MaxQueuedTokens = Annotated[
+    int, typer.Option(envvar="PAGECHAT_MAX_QUEUED_TOKENS", min=1, metavar="N", help="Prompt tokens of those; then 429.")
+]
+HttpLog = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="PAGECHAT_HTTP_LOG", metavar="FILE", help="A JSON line for each HTTP request; never its text. [none]"
+    ),
+]
+VllmMetricNames = Annotated[bool, typer.Option("--vllm-metric-names", help="/metrics says vllm: instead of pagechat:.")]
+Drain = Annotated[
+    float,
+    typer.Option(
+        envvar="PAGECHAT_DRAIN",
+        min=0,
+        metavar="SECONDS",
+        help="How long answers may go on after SIGTERM or Ctrl-C; a second one ends them. [0]",
+        show_default=False,
+    ),
+]
+
+
+def http_plan(
+    http: str,
+    *,
+    keys: Path | None,
+    max_queued_requests: int,
+    max_queued_tokens: int,
+    log: Path | None,
+    vllm_metric_names: bool,
+) -> HttpPlan | None:
+    """None: no door. Raises AddressError."""
+    from pagechat.daemon.http.address import parse
+    from pagechat.daemon.http.admission import Limits
+    from pagechat.daemon.http.door import HttpPlan
+    from pagechat.daemon.http.metrics import PREFIX, VLLM_PREFIX
+
+    if http == "off":
+        return None
+    return HttpPlan(
+        address=parse(http),
+        keys=keys,
+        limits=Limits(max_queued_requests, max_queued_tokens),
+        metrics_prefix=VLLM_PREFIX if vllm_metric_names else PREFIX,
+        log=log,
+    )

@@ -1,0 +1,59 @@
+"""What a request wants, whichever door it came through. ZeroMQ clients and HTTP clients meet here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.protocol import BeamParams, ChatOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Messages for the model's chat template."""
+
+    messages: Sequence[Mapping[str, Any]]
+    """Each with "role" and "content", and what else the template reads ("tool_calls", "name", ...)."""
+    tools: Sequence[Mapping[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    """Open the assistant's turn at the end."""
+    continue_final: bool = False
+    """Leave the last message open, so that the answer goes on with it (prefill)."""
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """More names for the template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text as it is; what spells a control token in it is one."""
+
+    text: str
+    add_special_tokens: bool = True
+    """Put the tokenizer's own first tokens (BOS) before it, unless it begins with them."""
+
+
+Tokens = Sequence[int]
+"""Token ids."""
+
+Prompt = Conversation | Text | Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """Answers to one prompt."""
+
+    request_id: str
+    """Chosen by whoever asks, unique among its requests in flight."""
+    session: str
+    prompt: Prompt
+    options: ChatOptions = field(default_factory=ChatOptions)
+    keep: bool = False
+    n: int = 1
+    beam: BeamParams | None = None
+    salt: bytes = b""
+    """Cached blocks are shared with requests of the same salt only."""
+    tenant: str = ""
+    """The label of the API key it came with."""
+    with_tokens: bool = False
+    """Deltas tell the token ids behind their text, the one that ended the answer included."""

@@ -1,0 +1,166 @@
+"""One HTTP request that wants answers: let in, tokenized, checked against the context, begun."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from engine.protocol import Delta, Finished, TokenLogprobs
+from pagechat.daemon.errors import RequestError
+from pagechat.daemon.generation import Generation, Prompt
+from pagechat.daemon.http.admission import Ticket
+from pagechat.daemon.http.exchange import Exchange, Said
+from pagechat.daemon.http.keys import Key
+from pagechat.daemon.http.logprobs import Bytes
+from pagechat.daemon.http.refusal import ApiError
+from pagechat.daemon.http.schemas.base import Generating
+from pagechat.daemon.http.service import Service, new_id, now
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def key_of(request: Request) -> Key:
+    key: Key = request.state.key
+    return key
+
+
+def session_label(key: Key, name: str) -> str:
+    """A session's name in the engine: those of different keys are different sessions."""
+    return f"{key.name}/{name}" if key.name else name
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """One answer at its end; ids and log probabilities only where they were asked for."""
+
+    end: Finished
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs]
+
+
+@dataclass(slots=True)
+class Call:
+    """Make it with `begin`; `close` it in every case."""
+
+    id: str
+    created: int
+    model: str
+    prompts: list[list[int]]
+    """Token ids."""
+    answers: int
+    """To each prompt."""
+    exchange: Exchange
+    ticket: Ticket
+    bytes_of: Bytes
+    """What a token contributes to a text."""
+    prompt_logprobs: list[list[TokenLogprobs]]
+    """Of each prompt, from its second token on; complete before its first text, where they were asked for."""
+
+    async def said(self) -> AsyncIterator[tuple[int, Delta | Finished]]:
+        """(number of the choice, what was said of it). Raises RequestError, ClientGone."""
+        async for said in self.exchange.said():
+            if isinstance(said.message, Finished) and said.message.finish_reason == "abort":
+                raise RequestError("shutting_down", "the daemon stopped before this answer was complete")
+            if isinstance(said.message, Delta) and said.message.prompt_logprobs:
+                self.prompt_logprobs[said.prompt] += said.message.prompt_logprobs
+            else:
+                yield self._choice(said), said.message
+
+    async def finished(self) -> list[Whole]:
+        """All answers at their end, by choice."""
+        found: list[Whole | None] = [None] * (len(self.prompts) * self.answers)
+        tokens: list[list[int]] = [[] for _ in found]
+        logprobs: list[list[TokenLogprobs]] = [[] for _ in found]
+        async for choice, message in self.said():
+            if isinstance(message, Finished):
+                found[choice] = Whole(message, tokens[choice], logprobs[choice])
+            else:
+                tokens[choice] += message.token_ids
+                logprobs[choice] += message.logprobs
+        return [whole for whole in found if whole is not None]
+
+    def _choice(self, said: Said) -> int:
+        return said.prompt * self.answers + said.message.index
+
+    def close(self) -> None:
+        self.exchange.close()
+        self.ticket.close()
+
+
+async def begin(
+    request: Request, body: Generating, prompts: Sequence[Prompt], limit: int | None, kind: str, candidates: int
+) -> Call:
+    """Returns when there is something to say. Raises ApiError, RequestError, ClientGone.
+
+    `limit`: max_tokens. `kind`: of the new object's id. `candidates`: answers to make, or beams of a search.
+    """
+    service, key = service_of(request), key_of(request)
+    engine = service.check_model(body.model)
+    _, text = service.ready()
+    answers = body.answers if body.use_beam_search else candidates
+    options, beam = body.options(limit), body.beam(candidates)
+    ticket = service.admission.enter(key, answers * len(prompts))
+    call = Call(
+        id=new_id(kind),
+        created=now(),
+        model=engine.model.name,
+        prompts=[],
+        answers=answers,
+        exchange=Exchange(service.answering, request.receive),
+        ticket=ticket,
+        bytes_of=text.token_bytes,
+        prompt_logprobs=[[] for _ in prompts],
+    )
+    try:
+        for prompt in prompts:
+            tokens = await service.answering.tokens(prompt)
+            _check_room(len(tokens), limit, engine.model.max_context)
+            ticket.has_prompt(len(tokens))
+            call.prompts.append(tokens)
+        session = body.session or call.id
+        await call.exchange.begin(
+            [
+                Generation(
+                    request_id=str(number),
+                    session=session_label(key, session),
+                    prompt=tokens,
+                    options=options,
+                    keep=body.session is not None,
+                    n=answers,
+                    beam=beam,
+                    salt=key.cache_salt + (body.cache_salt or "").encode(),
+                    tenant=key.name,
+                    with_tokens=body.return_token_ids,
+                )
+                for number, tokens in enumerate(call.prompts)
+            ]
+        )
+    except BaseException:
+        call.close()
+        raise
+    ticket.began()
+    return call
+
+
+def _check_room(prompt: int, limit: int | None, context: int) -> None:
+    """Raises ApiError for what the context cannot hold: no answer is cut short silently."""
+    if prompt >= context:
+        raise ApiError(
+            400,
+            f"the prompt takes {prompt:,} tokens and leaves no room for an answer: the context holds {context:,}",
+            param="messages",
+            code="context_length_exceeded",
+        )
+    if limit is not None and prompt + limit > context:
+        raise ApiError(
+            400,
+            f"the context holds {context:,} tokens: the prompt takes {prompt:,} and leaves {context - prompt:,} for "
+            f"an answer; {limit:,} were asked for",
+            param="max_tokens",
+            code="context_length_exceeded",
+        )

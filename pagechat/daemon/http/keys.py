@@ -1,0 +1,170 @@
+"""The API keys of the HTTP door: a file that holds their hashes, never the keys.
+
+A key is 32 random bytes, so its plain SHA-256 tells nothing about it. With its name (the tenant's label in `usage`)
+stands a salt: requests of different keys never share cached blocks, so nobody can learn from the time an answer takes
+what another asked. The file is read again when it changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from pagechat.store import data_dir
+
+log = logging.getLogger(__name__)
+
+PREFIX = "pc-"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class KeysError(Exception):
+    """The key file, or what is to be done with it, is not right; the message says how."""
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the file."""
+
+    name: str
+    sha256: str
+    salt: str
+    """Hex; of the key's prefix cache."""
+    created: int
+    max_concurrent: int | None = None
+    """Requests at a time; None: as many as there are."""
+
+    @property
+    def cache_salt(self) -> bytes:
+        return bytes.fromhex(self.salt)
+
+
+ANYBODY = Key(name="", sha256="", salt="", created=0)
+"""Who asks where no key is needed."""
+
+
+class Keys:
+    """The file as it is now. Without a file nobody needs a key."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int] | None = None
+        self._keys: tuple[Key, ...] = ()
+        self.refresh()
+
+    @property
+    def required(self) -> bool:
+        """A key is asked for: the file is there, be it empty."""
+        self.refresh()
+        return self._stamp is not None
+
+    def find(self, secret: str) -> Key | None:
+        """Whose key this is. Every hash is compared, in constant time."""
+        given = _hash(secret)
+        found = None
+        for key in self._keys:
+            if hmac.compare_digest(key.sha256, given):
+                found = key
+        return found
+
+    def refresh(self) -> None:
+        """A file that goes away or breaks while it is in use changes nothing: nobody gets in because of that.
+
+        Raises KeysError when it cannot be read the first time.
+        """
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return
+        stamp = (status.st_mtime_ns, status.st_size)
+        if stamp == self._stamp:
+            return
+        try:
+            self._keys = tuple(load(self._path))
+        except KeysError as error:
+            if self._stamp is None:
+                raise
+            log.error("the API keys stay as they were: %s", error)
+        self._stamp = stamp
+
+
+def default_path() -> Path:
+    return data_dir().absolute() / "keys.json"
+
+
+def load(path: Path) -> list[Key]:
+    """Raises KeysError."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise KeysError(f"{path} can be read by others; make it private with: chmod 600 {path}")
+        return msgspec.json.decode(path.read_bytes(), type=list[Key])
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.DecodeError) as error:
+        raise KeysError(f"{path} cannot be read: {error}") from None
+
+
+def add(path: Path, name: str, max_concurrent: int | None = None) -> str:
+    """A new key, which nobody can read again. Raises KeysError."""
+    if not _NAME.fullmatch(name):
+        raise KeysError("a key's name has 1 to 64 letters, digits, dots, hyphens and underscores")
+    secret = PREFIX + secrets.token_urlsafe(32)
+    entry = Key(
+        name=name,
+        sha256=_hash(secret),
+        salt=secrets.token_hex(16),
+        created=int(time.time()),
+        max_concurrent=max_concurrent,
+    )
+    with _alone(path):
+        known = load(path)
+        if any(key.name == name for key in known):
+            raise KeysError(f"there is a key {name!r} already; remove it first, or choose another name")
+        _write(path, [*known, entry])
+    return secret
+
+
+def remove(path: Path, name: str) -> None:
+    """Raises KeysError when there is no such key."""
+    with _alone(path):
+        known = load(path)
+        left = [key for key in known if key.name != name]
+        if len(left) == len(known):
+            raise KeysError(f"there is no key {name!r}")
+        _write(path, left)
+
+
+def _write(path: Path, keys: list[Key]) -> None:
+    beside = path.with_suffix(".new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(keys)) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One writer at a time."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()

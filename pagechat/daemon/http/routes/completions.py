@@ -1,0 +1,142 @@
+"""/v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from engine.protocol import Finished, TokenLogprobs
+from pagechat.daemon.generation import Text, Tokens
+from pagechat.daemon.http import logprobs
+from pagechat.daemon.http.call import Call, Whole, begin, service_of
+from pagechat.daemon.http.errors import STREAMED, documented
+from pagechat.daemon.http.schemas.completion import CompletionBody
+from pagechat.daemon.http.shapes import usage
+from pagechat.daemon.http.streaming import DONE, EventStream, event
+
+router = APIRouter(responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
+
+
+@router.post("/v1/completions", response_class=Response)
+async def completions(body: CompletionBody, request: Request) -> Response:
+    """What follows a text, or each of several, whole or as server-sent events."""
+    prompts = body.prompts()
+    # Nothing to generate still takes one token: the prompt is scored by computing it.
+    limit = 1 if body.max_tokens == 0 else body.max_tokens
+    call = await begin(request, body, prompts, limit, "cmpl", body.candidates)
+    echoes = [_echo(request, prompt) if body.echo else "" for prompt in prompts]
+    if body.stream:
+        return EventStream(_events(call, body, echoes), call.close)
+    try:
+        answers = await call.finished()
+    finally:
+        call.close()
+    counted = usage([answer.end for answer in answers], call.answers)
+    choices: list[dict[str, Any]] = []
+    for prompt, echo in enumerate(echoes):
+        best = _best(answers[prompt * call.answers : (prompt + 1) * call.answers], body)
+        for answer in best:
+            choices.append(_choice(len(choices), _text(answer, body, echo), answer.end.finish_reason))
+            choices[-1] |= _extras(call, body, prompt, answer, echo)
+    whole = _object(call, choices) | {"usage": _only_prompt(counted) if body.max_tokens == 0 else counted}
+    return Response(msgspec.json.encode(whole), media_type="application/json")
+
+
+def _best(answers: list[Whole], body: CompletionBody) -> list[Whole]:
+    """The n likeliest of best_of, by log probability per token; beams come ranked already."""
+    if len(answers) == body.answers:
+        return answers
+    return sorted(answers, key=lambda answer: logprobs.mean(answer.logprobs), reverse=True)[: body.answers]
+
+
+def _text(answer: Whole, body: CompletionBody, echo: str) -> str:
+    return echo if body.max_tokens == 0 else echo + answer.end.text
+
+
+def _extras(call: Call, body: CompletionBody, prompt: int, answer: Whole, echo: str) -> dict[str, Any]:
+    """What a choice has where it was asked for."""
+    extras: dict[str, Any] = {}
+    if body.logprobs is not None:
+        scored: list[TokenLogprobs | int] = []
+        if body.echo:
+            scored += [call.prompts[prompt][0], *call.prompt_logprobs[prompt]]
+        if body.max_tokens != 0:
+            scored += answer.logprobs
+        extras["logprobs"] = logprobs.of_completion(scored, call.bytes_of, 0, top=body.logprobs > 0)
+    if body.return_token_ids:
+        extras |= {"token_ids": answer.token_ids, "prompt_token_ids": call.prompts[prompt]}
+    if body.prompt_logprobs is not None:
+        extras["prompt_logprobs"] = logprobs.of_prompt(call.prompt_logprobs[prompt], call.bytes_of)
+    return extras
+
+
+async def _events(call: Call, body: CompletionBody, echoes: list[str]) -> AsyncIterator[bytes]:
+    with_usage = body.stream_options is not None and body.stream_options.include_usage
+    usage_field: dict[str, Any] = {"usage": None} if with_usage else {}
+    begun: dict[int, int] = {}
+    """Choices that have begun, and the characters of each so far."""
+    ends: dict[int, Finished] = {}
+    async for index, message in call.said():
+        prompt = index // call.answers
+        if index not in begun:
+            begun[index] = len(echoes[prompt])
+            if echoes[prompt]:
+                yield event(_object(call, [_echoed(call, body, index, echoes[prompt])]) | usage_field)
+        if isinstance(message, Finished):
+            ends[index] = message
+            choice = _choice(index, "", message.finish_reason)
+        elif body.max_tokens == 0:
+            continue
+        else:
+            choice = _choice(index, message.text, None)
+            if body.logprobs is not None:
+                choice["logprobs"] = logprobs.of_completion(
+                    message.logprobs, call.bytes_of, begun[index], top=body.logprobs > 0
+                )
+            if body.return_token_ids:
+                choice["token_ids"] = message.token_ids
+            begun[index] += len(message.text)
+        yield event(_object(call, [choice]) | usage_field)
+    if with_usage:
+        counted = usage([ends[index] for index in sorted(ends)], call.answers)
+        yield event(_object(call, []) | {"usage": _only_prompt(counted) if body.max_tokens == 0 else counted})
+    yield DONE
+
+
+def _echoed(call: Call, body: CompletionBody, index: int, echo: str) -> dict[str, Any]:
+    """The prompt, as the first event of a choice."""
+    prompt = index // call.answers
+    choice = _choice(index, echo, None)
+    if body.logprobs is not None:
+        scored: list[TokenLogprobs | int] = [call.prompts[prompt][0], *call.prompt_logprobs[prompt]]
+        choice["logprobs"] = logprobs.of_completion(scored, call.bytes_of, 0, top=body.logprobs > 0)
+    return choice
+
+
+def _only_prompt(counted: dict[str, Any]) -> dict[str, Any]:
+    """Usage of a request that generated nothing for its client."""
+    return counted | {"completion_tokens": 0, "total_tokens": counted["prompt_tokens"]}
+
+
+def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _object(call: Call, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "object": "text_completion",
+        "created": call.created,
+        "model": call.model,
+        "choices": choices,
+    }
+
+
+def _echo(request: Request, prompt: Text | Tokens) -> str:
+    if isinstance(prompt, Text):
+        return prompt.text
+    _, text = service_of(request).ready()
+    return text.decode(prompt)

@@ -1,0 +1,102 @@
+"""The body of /v1/responses, as far as text without state goes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from pagechat.daemon.http.schemas.base import MAX_LABEL, Label, Refused, SessionName
+from pagechat.daemon.http.schemas.body import Body, WholeBody, wrong
+from pagechat.daemon.http.schemas.chat import MAX_MESSAGES, MAX_PARTS, ChatBody
+
+
+class InputText(Body):
+    type: Literal["input_text", "output_text"]
+    text: str
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    logprobs: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class InputMessage(Body):
+    """As it is sent, or as it came back from here."""
+
+    type: Literal["message"] | None = None
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[InputText], Field(max_length=MAX_PARTS)]
+    id: Label = None
+    status: Label = None
+    phase: Label = None
+
+
+class TextFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str, Field(max_length=MAX_LABEL)] | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    description: str | None = None
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> TextFormat:
+        if (self.type == "json_schema") != (self.schema_ is not None):
+            raise wrong("text.format.schema", "belongs to type json_schema, and only there")
+        return self
+
+
+class TextOptions(Body):
+    format: TextFormat | None = None
+
+
+class ResponsesBody(WholeBody):
+    model: Annotated[str, Field(max_length=MAX_LABEL)] | None = None
+    input: str | Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    instructions: str | None = None
+    """A system message before the input."""
+    max_output_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    text: TextOptions | None = None
+    stream: bool | None = False
+    store: Literal[False] | None = None
+    """Nothing is ever stored, so a conversation is sent whole each time."""
+    truncation: Literal["disabled"] | None = None
+    """A prompt is never cut: one that is too long is an error."""
+    session: SessionName | None = None
+    """As in chat completions."""
+    user: Label = None
+    safety_identifier: Label = None
+    prompt_cache_key: Label = None
+    service_tier: Literal["auto", "default"] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    """Comes back with the response."""
+    previous_response_id: Refused = None
+    conversation: Refused = None
+    background: Literal[False] | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    """Tools are offered by /v1/chat/completions."""
+
+    def chat(self) -> ChatBody:
+        """The same request to /v1/chat/completions."""
+        messages: list[dict[str, Any]] = []
+        if self.instructions is not None:
+            messages.append({"role": "system", "content": self.instructions})
+        if isinstance(self.input, str):
+            messages.append({"role": "user", "content": self.input})
+        else:
+            messages += [{"role": one.role, "content": _plain(one.content)} for one in self.input]
+        form = self.text.format if self.text else None
+        return ChatBody(
+            messages=messages,  # type: ignore[arg-type]
+            model=self.model,
+            stream=self.stream,
+            max_tokens=self.max_output_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            session=self.session,
+            guided_json=form.schema_ if form and form.type == "json_schema" else None,
+            response_format={"type": "json_object"} if form and form.type == "json_object" else None,  # type: ignore[arg-type]
+        )
+
+
+def _plain(content: str | list[InputText]) -> str:
+    return content if isinstance(content, str) else "\n".join(part.text for part in content)
