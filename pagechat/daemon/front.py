@@ -36,6 +36,7 @@ from engine.protocol import (
     Failed,
     Finished,
     FinishReason,
+    GetPieces,
     GetSnapshot,
     GetStatus,
     GetUsage,
@@ -51,7 +52,7 @@ from engine.protocol import (
     TokenOutput,
 )
 from pagechat import __version__
-from pagechat.daemon import sessions, text
+from pagechat.daemon import pieces, sessions, text
 from pagechat.daemon.doors import CLIENT_QUEUE, Doors
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.greeting import greet, refuse
@@ -162,6 +163,8 @@ class Front:
                 self._spawn(self._send_snapshot(client, message.ticket))
             case ManageSession() | ListSessions() | GetUsage():
                 self._spawn(self._send_session_answer(client, message))
+            case GetPieces():
+                self._spawn(self._send_pieces(client, message))
             case StopDaemon():
                 log.info("asked to stop by a client")
                 self.stop_asked.set()
@@ -186,7 +189,9 @@ class Front:
             await self.supervisor.ready()
             assert self.text is not None
             loop = asyncio.get_running_loop()
-            prompt = await loop.run_in_executor(self._threads, self.text.prompt, request.chat.messages)
+            prompt = await loop.run_in_executor(
+                self._threads, self.text.prompt, request.chat.messages, request.chat.continue_final
+            )
             await self.supervisor.ready()  # the engine may be another one by now
             self._start(request, prompt)
         except RequestError as error:
@@ -230,6 +235,9 @@ class Front:
     async def _send_session_answer(self, client: bytes, question: sessions.SessionQuestion) -> None:
         self._doors.send(client, await sessions.answer(question, self.supervisor.ask))
 
+    async def _send_pieces(self, client: bytes, question: GetPieces) -> None:
+        self._doors.send(client, await pieces.answer(question, self.supervisor.ready, lambda: self.text, self._threads))
+
     async def _send_snapshot(self, client: bytes, ticket: int) -> None:
         try:
             snapshot = await self.supervisor.snapshot()
@@ -272,6 +280,7 @@ class Front:
         if output.miss is not None and self.text is not None and self.supervisor.ready_engine is not None:
             block_size = self.supervisor.ready_engine.pool.block_size
             request.miss = describe(output.miss, block_size, self.text.token_text)
+            request.miss_position = output.miss.position
         answer, delta, reason = request.take(output)
         if delta and not self._send_delta(request, answer, delta):
             return

@@ -57,9 +57,11 @@ class ChatTokenizer:
         added = self.tokenizer.get_added_tokens_decoder()
         self._match_normalized = any(token.normalized for token in added.values() if token.content in self._control)
 
-    def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Token ids up to where the answer begins. Raises RequestError."""
+    def encode(self, messages: Sequence[ChatMessage], *, continue_final: bool = False) -> list[int]:
+        """Token ids up to where the answer begins, or to the end of the last message. Raises RequestError."""
         _check(messages)
+        if continue_final and messages[-1].role != "assistant":
+            raise RequestError("bad_request", "only an assistant's message can be continued, and the last one is not")
         nonce = secrets.token_hex(16)
         spelled: list[str] = []
 
@@ -68,7 +70,14 @@ class ChatTokenizer:
             return f"{nonce}x{len(spelled) - 1}x"
 
         marked = [{"role": message.role, "content": self._mark(message.content, mark)} for message in messages]
-        rendered = self._template.render(marked)
+        end = f"{nonce}end"
+        if continue_final:
+            marked[-1]["content"] += end
+        rendered = self._template.render(marked, add_generation_prompt=not continue_final)
+        if continue_final:
+            rendered, found, _ = rendered.partition(end)
+            if not found:
+                raise RequestError("bad_request", "the chat template does not write the last message as it is")
         if not spelled:
             return self._prefix + self._ids(self.tokenizer, rendered)
         pieces = re.split(f"{nonce}x([0-9]+)x", rendered)

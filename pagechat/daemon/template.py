@@ -61,7 +61,7 @@ class ChatTemplate:
         self.literals: list[str] = [node.data for node in tree.find_all(jinja2.nodes.TemplateData)] + constants
         """Every piece of text that the template itself contains."""
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
         """The prompt's text, up to where the answer begins. Raises RequestError with the template's own message."""
         limit = GROWTH * sum(len(message["content"]) for message in messages) + _SPARE_CHARACTERS
         pieces: list[str] = []
@@ -73,7 +73,7 @@ class ChatTemplate:
                     messages=[dict(message) for message in messages],
                     tools=None,
                     documents=None,
-                    add_generation_prompt=True,
+                    add_generation_prompt=add_generation_prompt,
                 ):
                     pieces.append(piece)
                     size += len(piece)

@@ -49,9 +49,9 @@ class ModelText:
     has_template: bool
     """False: a base model, whose messages are written one a line (template.PLAIN_TEMPLATE)."""
 
-    def prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def prompt(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[int]:
         """Token ids of the prompt. Raises RequestError."""
-        return self.tokenizer.encode(messages)
+        return self.tokenizer.encode(messages, continue_final=continue_final)
 
     def answer(self, options: ChatOptions) -> AnswerText:
         """The text side of an answer that is about to begin."""
