@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,17 +17,16 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.theme import Theme
 
-from pagechat.app.conversation import Client
+from pagechat.app.client_api import Client
+from pagechat.app.commands.all import COMMANDS
 from pagechat.app.keeper import Keeper
 from pagechat.app.keys import read_alt_digits
 from pagechat.app.link import Link, LinkState
 from pagechat.app.pool_view import Letters, PoolView
 from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.screens.help import HelpScreen
-from pagechat.app.screens.loading import LoadingScreen
 from pagechat.app.screens.main import MainScreen
 from pagechat.app.tabs import Tabs
-from pagechat.app.widgets.composer import Composer
 from pagechat.store import Store, StoreError
 from pagechat.themes import DEFAULT_THEME, ThemeProblem, block_variables, load_themes
 
@@ -39,7 +39,7 @@ class PagechatApp(App[None]):
 
     TITLE = "pagechat"
     CSS_PATH = Path("app.tcss")
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", show=True, priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", show=False, priority=True)]
 
     def __init__(
         self,
@@ -60,7 +60,6 @@ class PagechatApp(App[None]):
         self.tabs = Tabs(self.keeper, self._letters)
         self.main = MainScreen(self.tabs, self.view, self.keeper)
         self.link: Link | None = None
-        self._loading: LoadingScreen | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._ctrl_c_at = -CTRL_C_S
         self._leaving = False
@@ -87,8 +86,6 @@ class PagechatApp(App[None]):
         await self.push_screen(self.main)
         self.link = Link(self._open_client, self.view.reset, self.view.apply, self._link_changed)
         self.main.attach(self.link)
-        self._loading = LoadingScreen(self.link.state)
-        await self.push_screen(self._loading)
         self._tasks = [asyncio.create_task(self.link.run()), asyncio.create_task(self.keeper.run())]
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
@@ -120,38 +117,13 @@ class PagechatApp(App[None]):
     # -- the connection ------------------------------------------------------------------------
 
     def _link_changed(self, state: LinkState) -> None:
-        if state.phase == "ready":
-            if self._loading is not None:
-                self._loading.dismiss()
-                self._loading = None
-            elif not self._was_ready:
-                self.notify("The engine is ready again.", markup=False)
-        elif self._loading is not None:
-            self._loading.show(state)
-        elif state.phase == "failed":
-            self._loading = LoadingScreen(state)
-            self.push_screen(self._loading)
-        elif state.phase == "lost" and self._was_ready:
-            self.notify(
-                f"{state.reason}. Starting again; the chats are kept.",
-                title="The daemon is gone",
-                severity="error",
-                markup=False,
-            )
-        elif state.phase == "loading" and self._was_ready:
-            self.notify(
-                state.reason or "The engine restarts.", title="The engine is gone", severity="error", markup=False
-            )
+        self.main.show_link(state)
+        if state.phase == "ready" and self._interrupted:
+            self.notify("The engine is ready again.", markup=False)
+        self._interrupted = state.phase != "ready" and (self._interrupted or self._was_ready)
         self._was_ready = state.phase == "ready"
 
-    _was_ready = False
-
-    def on_loading_screen_typed_ahead(self, event: LoadingScreen.TypedAhead) -> None:
-        self.main.query_one(Composer).insert(event.text)
-
-    def on_loading_screen_retry(self) -> None:
-        if self.link is not None:
-            self.link.retry()
+    _was_ready = _interrupted = False
 
     def _trouble(self, text: str) -> None:
         if not self._leaving:
@@ -168,22 +140,15 @@ class PagechatApp(App[None]):
     # -- commands ------------------------------------------------------------------------------
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        main = self.main
-        if screen is main:
-            yield SystemCommand("New chat", "Open an empty chat (ctrl+n)", main.action_new_chat)
-            yield SystemCommand("Chats", "Open or delete a chat of the history (ctrl+o)", main.action_chats)
-            yield SystemCommand("Rename chat", "Give this chat another name (f2)", main.action_rename)
-            yield SystemCommand(
-                "Close chat", "Close this tab; the chat stays in the history (alt+w)", main.action_close_chat
-            )
-            yield SystemCommand("Stop answer", "Stop it and keep its text (esc)", main.action_stop)
-            yield SystemCommand("Memory", "To the block map and back (f3)", main.action_memory)
-        yield SystemCommand("Theme", "Choose the colours", self.action_change_theme)
-        yield SystemCommand("Help", "Keys, and how to read the map (f1)", self.action_help)
-        yield SystemCommand(
-            "Screenshot", "Save an SVG picture of the screen", lambda: self.set_timer(0.1, self.deliver_screenshot)
-        )
-        yield SystemCommand("Quit", "Leave pagechat (ctrl+q)", self.action_quit)
+        """Every command of ours; those of the main screen only there."""
+        if screen is self.main:
+            for command in COMMANDS:
+                keys = f" ({command.shown_keys})" if command.keys else f" (/{command.slash})" if command.slash else ""
+                run = partial(self.main.action_command, command.id)
+                yield SystemCommand(command.title, f"{command.help}{keys}", run)
+        else:
+            yield SystemCommand("Theme", "Choose the colours", self.action_change_theme)
+            yield SystemCommand("Quit", "Leave pagechat (ctrl+q)", self.action_quit)
 
     def action_help(self) -> None:
         if not isinstance(self.screen, HelpScreen):

@@ -14,7 +14,7 @@ from typing import Literal
 
 from engine.blocks.mirror import MirrorGap
 from engine.protocol import Snapshot, Status, StepReport
-from pagechat.app.conversation import Client
+from pagechat.app.client_api import Client
 from pagechat.client import ClientError, DaemonGone, RequestFailed
 
 Phase = Literal["connecting", "loading", "ready", "lost", "failed"]

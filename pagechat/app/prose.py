@@ -12,6 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from textual.content import Content
 
+THINK, THOUGHT = "<think>", "</think>"
 SKETCH_LIMIT = 8_000
 """Characters. A longer unfinished block is shown as plain text: parsing it ten times a second costs too much."""
 
@@ -49,6 +50,21 @@ def finished_blocks(text: str) -> list[str]:
     goes on with the paragraph above). So the blocks are those of the whole lines, and the last of them is left out.
     """
     return split_blocks(text[: text.rfind("\n") + 1])[:-1]
+
+
+def code_blocks(text: str) -> list[str]:
+    """The content of all fenced and indented code, in order."""
+    return [token.content for token in _parser().parse(text) if token.type in ("fence", "code_block")]
+
+
+def split_reasoning(text: str) -> tuple[str | None, str]:
+    """(what a model thought before its answer, the answer). Reasoning stands in `<think>` at the very beginning;
+    anywhere else these are letters like any other. None: there is none; an answer that is still thinking is "".
+    """
+    if not text.lstrip().startswith(THINK):
+        return None, text
+    thought, _, answer = text.lstrip().removeprefix(THINK).partition(THOUGHT)
+    return thought.strip("\n"), answer.lstrip("\n")
 
 
 def has_references(text: str) -> bool:

@@ -7,28 +7,15 @@ from collections.abc import Callable
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Static
 
 from engine.protocol import ModelInfo, PoolStatus
 from pagechat.app.pool_view import PoolView, compare, table_line
 from pagechat.app.widgets.block_map import BlockMap
+from pagechat.app.widgets.line import Line
 from pagechat.app.widgets.tab_bar import owner_color
 
 NameOf = Callable[[str], str]
 """What to call a session: the title of its tab, or its own name; safe to display."""
-
-
-class Line(Static):
-    """Text that is updated only when it differs."""
-
-    def __init__(self, id: str) -> None:
-        super().__init__(id=id, markup=False)
-        self._shown: Content | None = None
-
-    def show(self, content: Content) -> None:
-        if self._shown is None or not content.is_same(self._shown):
-            self._shown = content
-            self.update(content)
 
 
 class MemoryPane(Vertical):
