@@ -21,8 +21,9 @@ from pagechat.app.client_api import Client
 from pagechat.app.commands.all import COMMANDS
 from pagechat.app.keeper import Keeper
 from pagechat.app.keys import read_alt_digits
+from pagechat.app.letters import Letters
 from pagechat.app.link import Link, LinkState
-from pagechat.app.pool_view import Letters, PoolView
+from pagechat.app.pool_view import PoolView
 from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.screens.help import HelpScreen
 from pagechat.app.screens.main import MainScreen

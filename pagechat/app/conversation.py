@@ -7,6 +7,7 @@ anything draws it. Views look at `Conversation.version` to see whether there is 
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ class Conversation:
     task: asyncio.Task[None] | None = None
     """Fetches the answer being written."""
     request_id: str | None = None
+    asked_at: float = 0.0
+    """Unix time at which the last answer was asked for."""
     stopping: bool = False
     rate: Rate = field(default_factory=Rate)
     saved_title: str | None = None
@@ -231,7 +234,7 @@ class Conversation:
         answer.status = "streaming"
         answer.version += 1
         self.request_id, self.stopping, self.held = uuid.uuid4().hex, False, False
-        self.rate = Rate()
+        self.rate, self.asked_at = Rate(), time.time()
         asking = Asking(client, self.id, self.request_id, context, self.settings.options, continues)
         self.task = asyncio.create_task(self._run(answer, asking, save))
         self.changed()

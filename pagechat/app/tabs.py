@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagechat.app.conversation import Conversation
 from pagechat.app.keeper import Keeper
-from pagechat.app.pool_view import Letters
+from pagechat.app.letters import Letters
 from pagechat.store import StoreError
 
 

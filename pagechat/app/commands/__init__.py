@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from pagechat.app.screens.main import MainScreen
 
 Run = Callable[["MainScreen", str], Awaitable[None] | None]
-Place = Literal["anywhere", "messages", "map"]
-"""Where its keys work: on the whole main screen, while a message is chosen, or on the block map."""
+Place = Literal["anywhere", "messages", "map", "map itself"]
+"""Where its keys work: on the whole main screen, while a message is chosen, or on the block map. "map itself": the map
+has these keys wherever it is used, and the command only names them."""
 
 
 @dataclass(frozen=True, slots=True)

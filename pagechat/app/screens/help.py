@@ -44,7 +44,12 @@ MAP = [
     ("hit", "share of prompt tokens found in the cache"),
 ]
 
-PLACES = {"messages": " (while a message is chosen)", "map": " (on the map)", "anywhere": ""}
+PLACES = {
+    "messages": " (while a message is chosen)",
+    "map": " (on the map)",
+    "map itself": " (on the map)",
+    "anywhere": "",
+}
 
 
 class HelpScreen(ModalScreen[None]):

@@ -14,13 +14,17 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Footer, Markdown, TextArea
 
+from engine.blocks.mirror import MirrorGap
 from engine.protocol import ModelInfo
+from pagechat.app.block_texts import BlockTexts
 from pagechat.app.client_api import Client
 from pagechat.app.commands.all import BY_ID, COMMANDS, completions, parse_slash
 from pagechat.app.conversation import Conversation
+from pagechat.app.gauges import Gauges
 from pagechat.app.keeper import Keeper
 from pagechat.app.link import Link, LinkState
 from pagechat.app.message import Message
+from pagechat.app.panels import PaneData
 from pagechat.app.pool_view import PoolView
 from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.sending import Sender
@@ -52,7 +56,7 @@ class MainScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-middle"), (32, "-high")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(command.binding() for command in COMMANDS if command.keys and command.place != "messages"),
+        *(command.binding() for command in COMMANDS if command.keys and command.place == "anywhere"),
         Binding("ctrl+end", "end_of_chat", show=False, priority=True),
         *(Binding(f"alt+{n}", f"choose_tab({n - 1})", show=False, priority=True) for n in range(1, 10)),
     ]
@@ -63,6 +67,8 @@ class MainScreen(Screen[None]):
         self.view = view
         self.keeper = keeper
         self.undo = Undo()
+        self.gauges = Gauges()
+        self._texts = BlockTexts(lambda: self.client, tabs.find, self._block_size, self._show_texts)
         self.sender = Sender(lambda: self.client, keeper.flush)
         self._link: Link | None = None
         self._transcripts: dict[str, Transcript] = {}
@@ -99,6 +105,10 @@ class MainScreen(Screen[None]):
         return self.query_one(BlockMap)
 
     @property
+    def memory_pane(self) -> MemoryPane:
+        return self.query_one(MemoryPane)
+
+    @property
     def transcript(self) -> Transcript:
         """Of the active chat."""
         return self._transcripts[self.tabs.active.id]
@@ -115,7 +125,7 @@ class MainScreen(Screen[None]):
                 yield QueueView()
                 yield offered
                 yield Composer(offered, self._take_back)
-            yield MemoryPane(self.view, self.name_of, id="memory")
+            yield MemoryPane(self.view, id="memory")
         yield Footer(compact=True, show_command_palette=True)
 
     async def on_mount(self) -> None:
@@ -150,6 +160,8 @@ class MainScreen(Screen[None]):
         if transcript is not None:
             await transcript.sync()
         if self._ticks % 5 == 0:
+            if self.view.moving or self.tabs.streaming:  # a quiet pool is not worth minutes of flat lines
+                self.gauges.sample(self.view)
             self._show_texts()
         self.show_tabs()
 
@@ -175,7 +187,19 @@ class MainScreen(Screen[None]):
     def _show_texts(self) -> None:
         self.view.tidy_letters()
         pane = self.query_one(MemoryPane)
-        pane.sync_text(self.model, self.tabs.active.id)
+        pane.sync_text(
+            PaneData(
+                view=self.view,
+                gauges=self.gauges,
+                model=self.model,
+                active=self.tabs.active.id,
+                selected=self.block_map.selected,
+                chats=self.tabs.conversations,
+                name_of=self.name_of,
+                text_of=self._texts.get,
+            ),
+            moves=bool(self.tabs.streaming),
+        )
         title = self._title()
         if title != self._pane_title:
             self._pane_title = title
@@ -194,6 +218,9 @@ class MainScreen(Screen[None]):
         """What to call the owner of a block."""
         conversation = self.tabs.find(session)
         return conversation.label if conversation else " ".join(sanitize(session[:24]).split()) or "(no name)"
+
+    def _block_size(self) -> int | None:
+        return self.view.mirror.block_size if self.view.mirror else None
 
     def show_link(self, state: LinkState) -> None:
         if self.is_mounted:
@@ -339,6 +366,14 @@ class MainScreen(Screen[None]):
         if message is not None:
             self.transcript.focus()
             await self.transcript.select(message)
+
+    def thaw(self) -> None:
+        """The map catches up with the engine."""
+        try:
+            self.view.thaw()
+        except MirrorGap:
+            if self._link is not None:
+                self._link.resync()
 
     async def remember_tabs(self) -> None:
         try:

@@ -1,0 +1,127 @@
+"""The colours and glyphs of the block map. It knows how a block looks, not where it stands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.color import Color as RichColor
+from rich.style import Style
+from textual.color import Color
+from textual.widget import Widget
+
+from pagechat.app.pool_view import Cell
+from pagechat.app.widgets.tab_bar import owner_number
+
+FILLS = " ▁▂▃▄▅▆▇█"
+StyleKey = tuple[str, str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Density:
+    """How many blocks look in one cell."""
+
+    glyph: str
+    color: str
+    """Name of a theme variable."""
+
+
+def density(cells: Sequence[Cell]) -> Density:
+    """The height is the share of blocks with an owner, the colour that of who owns most; no owner: `:` or `·`."""
+    owners = Counter(overview_color(cell) for cell in cells if cell.kind not in ("free", "cached"))
+    if any(cell.flash == "copy" for cell in cells):
+        color = "block-cow"
+    elif owners:
+        color = owners.most_common(1)[0][0]
+    else:
+        cached = any(cell.kind == "cached" for cell in cells)
+        return Density(":" if cached else "·", "block-cached" if cached else "block-free")
+    used = sum(owners.values())
+    return Density(FILLS[max(1, used * 8 // len(cells))], color)
+
+
+def overview_color(cell: Cell | None) -> str:
+    """Name of the theme variable for a block that is shown by colour alone."""
+    if cell is None:
+        return "ground"
+    if cell.flash == "copy":
+        return "block-cow"
+    if cell.kind in ("free", "cached", "shared"):
+        return f"block-{cell.kind}"
+    return f"block-owner-{owner_number(cell.letter)}"
+
+
+def look(cell: Cell) -> str:
+    """What `MapStyles.get` is asked for."""
+    return f"{cell.kind}!{cell.flash}" if cell.flash else cell.kind
+
+
+class MapStyles:
+    """Rich styles by look, made once a theme."""
+
+    def __init__(self, widget: Widget) -> None:
+        self._widget = widget
+        self._styles: dict[StyleKey, Style] = {}
+
+    def clear(self) -> None:
+        """The theme has changed."""
+        self._styles.clear()
+
+    def get(self, look: str, letter: str = "", cursor: bool = False) -> Style:
+        key = (look, letter, cursor)
+        style = self._styles.get(key)
+        if style is None:
+            style = self._styles[key] = self._make(look, letter, cursor)
+        return style
+
+    def _make(self, look: str, letter: str, cursor: bool) -> Style:
+        ground = self._widget.background_colors[1]
+
+        def variable(name: str) -> Color:
+            return ground if name == "ground" else Color.parse(self._widget.app.theme_variables[name])
+
+        owner = variable(f"block-owner-{owner_number(letter)}") if letter else variable("block-cached")
+        bold = False
+        fore, back = owner, ground
+        look, _, second = look.partition(" ")
+        name, _, flash = look.partition("!")
+        if name in ("label", "free"):
+            fore = variable("block-free")
+        elif name == "shared":
+            fore, back, bold = ground, variable("block-shared"), True
+        elif name == "active":
+            fore, back = owner.get_contrast_text(1.0), owner
+        elif name == "filling":
+            back = variable("panel")
+        elif name == "half":
+            colors = [variable(color) for color in second.split()] or [variable("foreground")]
+            fore, back = colors[0], colors[1] if len(colors) > 1 else ground
+        if flash:
+            bold = True
+            if flash == "copy":
+                fore, back = variable("block-cow").get_contrast_text(1.0), variable("block-cow")
+            elif flash in ("evict", "preempt"):
+                fore = variable("block-cow")
+            elif name == "filling":
+                back = variable("block-free")
+            elif name == "active":
+                back = owner.blend(variable("foreground"), 0.45)
+                fore = back.get_contrast_text(1.0)
+            elif name == "shared":
+                back = variable("block-shared").blend(owner, 0.5)
+        if second == "fill" and name != "filling":
+            fore = back  # full: one solid tile in colour, a full glyph without
+        if cursor:
+            fore, back, bold = ground, variable("accent"), True
+        return Style(
+            color=_rich(fore),
+            bgcolor=_rich(back),
+            bold=bold,
+            underline=cursor,
+            reverse=cursor and self._widget.app.no_color,
+        )
+
+
+def _rich(color: Color) -> RichColor:
+    return RichColor.from_rgb(color.r, color.g, color.b)
