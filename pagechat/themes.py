@@ -57,9 +57,11 @@ class _Blocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A block just copied on write."""
 
 
-class _ThemeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ThemeFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
     dark: bool
+    ansi: bool = False
+    """The colours are the terminal's own: `ansi_blue`, `ansi_default` and the like, and nothing else."""
     colors: _Colors
     blocks: _Blocks
 
@@ -105,12 +107,13 @@ def read_theme(file: Traversable) -> Theme:
     colors, blocks = parsed.colors, parsed.blocks
     for where, value in [*msgspec.structs.asdict(colors).items(), *msgspec.structs.asdict(blocks).items()]:
         for color in value if isinstance(value, list) else [value]:
-            _check_color(where, color)
+            _check_color(where, color, parsed.ansi)
     plain = msgspec.structs.asdict(colors)
     own = {name: plain.pop(name) for name in ("muted", "frame")}
     return Theme(
         name=parsed.name,
         dark=parsed.dark,
+        ansi=parsed.ansi,
         **plain,
         variables={
             **own,
@@ -141,14 +144,35 @@ def block_variables(owners: list[str], free: str, cached: str, shared: str, cow:
     }
 
 
-def _check_color(where: str, value: str) -> None:
+def contrast(one: Color, other: Color) -> float:
+    """Contrast ratio as WCAG 2 defines it, 1 to 21."""
+    dark, light = sorted(_luminance(color) for color in (one, other))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def text_on(ground: Color) -> Color:
+    """Black or white, whichever can be read better on `ground`. (Textual's own choice goes by brightness, and puts
+    white on a green where black has twice its contrast.)"""
+    return max((Color(0, 0, 0), Color(255, 255, 255)), key=lambda color: contrast(ground, color))
+
+
+def _luminance(color: Color) -> float:
+    """Relative luminance (WCAG 2)."""
+    red, green, blue = (
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in color.normalized
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _check_color(where: str, value: str, ansi: bool) -> None:
     # Only literal opaque colours: Textual would also take "auto" and percentages here, which a block cannot have.
     try:
         color = Color.parse(value)
     except ColorParseError as error:
         raise ValueError(f"{where}: {error}") from None
-    if color.a != 1 or color.ansi is not None:
-        raise ValueError(f"{where}: {value!r} is not an opaque colour such as #56b4e9")
+    if color.a != 1 or (color.ansi is not None) != ansi:
+        wanted = "one of the terminal's own, such as ansi_blue" if ansi else "an opaque colour such as #56b4e9"
+        raise ValueError(f"{where}: {value!r} is not {wanted}")
 
 
 def _toml_files(folder: Traversable) -> Iterable[Traversable]:

@@ -7,6 +7,7 @@ time      |-- prefill --|-------- decode --------|- preempted -|- prefill -|-- d
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
@@ -114,7 +115,7 @@ def bar(timeline: Timeline, begin: float, end: float, width: int) -> str:
     scale = width / max(end - begin, 1e-9)
     for span in timeline.spans:
         first = int((span.begin - begin) * scale)
-        last = int((min(span.end, end) - begin) * scale)
-        for cell in range(max(0, first), min(width - 1, last) + 1):
+        after = max(first + 1, math.ceil((span.end - begin) * scale))
+        for cell in range(max(0, first), min(width, after)):
             cells[cell] = glyphs[span.kind]
     return "".join(cells)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from pagechat.app.panels import NAME, PaneData, labelled
+from pagechat.app.panels import LABEL, NAME, PaneData, labelled
+from pagechat.app.titles import short
 from pagechat.app.widgets.tab_bar import owner_color
 from pagechat.text_safety import sanitize
 
 STATES = {
     "free": "no content, no owner",
-    "cached": "content kept for whoever begins with it; no owner, so it may be evicted",
+    "cached": "content kept for whoever begins with it; may be evicted",
     "active": "one owner",
-    "shared": "several owners: the same KV serves them all, and is copied before one of them writes",
+    "shared": "several owners, copied before one of them writes",
 }
 
 
@@ -33,9 +34,11 @@ def content(data: PaneData, width: int, height: int) -> Content:
         lines.append(labelled("age", f"filled {told(age[0])} ago, changed {told(age[1])} ago"))
     text = _text(data, block)
     if text is not None:
-        lines.append(
-            labelled("text", Content.styled(one_line(text)[: max(8, (height - len(lines)) * width)], "italic"))
-        )
+        room = max(8, width - LABEL)
+        shown = one_line(text)
+        pieces = [shown[start : start + room] for start in range(0, len(shown), room)]
+        for number, piece in enumerate(pieces):
+            lines.append(labelled("" if number else "text", Content.styled(piece, "italic")))
     return Content("\n").join(lines)
 
 
@@ -46,7 +49,7 @@ def _owner_lines(data: PaneData, block: int) -> list[Content]:
     owners = mirror.owners(block)
     if not owners:
         last = view.last_owner(block)
-        return [labelled("last owner", data.name_of(last)[:NAME])] if last else []
+        return [labelled("last owner", short(data.name_of(last), NAME))] if last else []
     lines = []
     for number, (seq, index) in enumerate(owners[:4]):
         table = mirror.tables[seq]
@@ -55,7 +58,7 @@ def _owner_lines(data: PaneData, block: int) -> list[Content]:
         where = f"logical block {index} of {len(table.blocks)} (tokens {begin:,}..{begin + mirror.fill(block) - 1:,})"
         line = Content.assemble(
             (letter, f"bold {owner_color(letter)}"),
-            f" {data.name_of(table.session)[:NAME]} · sequence {seq} · {where}",
+            f" {short(data.name_of(table.session), NAME)} · sequence {seq} · {where}",
         )
         lines.append(labelled("owner" if number == 0 else "", line))
     if len(owners) > 4:

@@ -10,6 +10,7 @@ from engine.blocks.mirror import PoolMirror
 from pagechat.app.conversation import Conversation
 from pagechat.app.panels import NAME, PaneData, cut
 from pagechat.app.panels.figures import newest_table
+from pagechat.app.titles import short
 from pagechat.app.widgets.tab_bar import owner_color
 
 
@@ -49,7 +50,7 @@ def _add(
         Content.assemble(
             (branch, "$muted"),
             (letter, f"bold {owner_color(letter)}"),
-            f" {chat.label[:NAME]}  ",
+            f" {short(chat.label, NAME)}  ",
             (words, "$muted"),
         )
     )

@@ -9,6 +9,7 @@ from pagechat.app.panels import LABEL, NAME, NameOf, PaneData, labelled
 from pagechat.app.panels.figures import compare, table_line
 from pagechat.app.panels.history import gauge_lines
 from pagechat.app.pool_view import PoolView
+from pagechat.app.titles import short
 from pagechat.app.widgets.tab_bar import owner_color
 
 LINES = 4
@@ -64,11 +65,13 @@ def block_line(view: PoolView, block: int, name_of: NameOf) -> Content:
             session = mirror.tables[seq].session
             letter = view.letters.get(session)
             owners.append(
-                Content.assemble((letter, f"bold {owner_color(letter)}"), f" {name_of(session)[:NAME]} {seq}:{index}")
+                Content.assemble(
+                    (letter, f"bold {owner_color(letter)}"), f" {short(name_of(session), NAME)} {seq}:{index}"
+                )
             )
         parts.append(Content("owner " if len(owners) == 1 else "owners ") + Content(", ").join(owners))
     elif (last := view.last_owner(block)) is not None:
-        parts.append(Content(f"last {name_of(last)[:NAME]}"))
+        parts.append(Content(f"last {short(name_of(last), NAME)}"))
     if state != "free":
         parts.append(Content(f"tokens {mirror.fill(block)}/{mirror.block_size}"))
     if refs and mirror.addressable(block):

@@ -8,6 +8,7 @@ from textual.content import Content
 
 from pagechat.app.panels import PaneData, cut
 from pagechat.app.timelines import Timeline, bar
+from pagechat.app.titles import short
 from pagechat.app.widgets.tab_bar import owner_color
 
 WINDOW_S = 30.0
@@ -69,7 +70,7 @@ def _line(
     data: PaneData, session: str, state: str, blocks: str, tokens: str, prefill: str, decode: str, timeline: str
 ) -> Content:
     letter = data.view.letters.get(session)
-    name = data.name_of(session)[:15]
+    name = short(data.name_of(session), 15)
     mark = "^" if any(chat.id == session and chat.pinned for chat in data.chats) else " "
     return Content.assemble(
         (letter, f"bold {owner_color(letter)}"),

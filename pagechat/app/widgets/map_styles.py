@@ -13,6 +13,7 @@ from textual.widget import Widget
 
 from pagechat.app.pool_view import Cell
 from pagechat.app.widgets.tab_bar import owner_number
+from pagechat.themes import text_on
 
 FILLS = " ▁▂▃▄▅▆▇█"
 StyleKey = tuple[str, str, bool]
@@ -91,7 +92,7 @@ class MapStyles:
         elif name == "shared":
             fore, back, bold = ground, variable("block-shared"), True
         elif name == "active":
-            fore, back = owner.get_contrast_text(1.0), owner
+            fore, back = text_on(owner), owner
         elif name == "filling":
             back = variable("panel")
         elif name == "half":
@@ -100,28 +101,26 @@ class MapStyles:
         if flash:
             bold = True
             if flash == "copy":
-                fore, back = variable("block-cow").get_contrast_text(1.0), variable("block-cow")
+                fore, back = text_on(variable("block-cow")), variable("block-cow")
             elif flash in ("evict", "preempt"):
                 fore = variable("block-cow")
             elif name == "filling":
                 back = variable("block-free")
             elif name == "active":
                 back = owner.blend(variable("foreground"), 0.45)
-                fore = back.get_contrast_text(1.0)
+                fore = text_on(back)
             elif name == "shared":
                 back = variable("block-shared").blend(owner, 0.5)
         if second == "fill" and name != "filling":
             fore = back  # full: one solid tile in colour, a full glyph without
         if cursor:
             fore, back, bold = ground, variable("accent"), True
-        return Style(
-            color=_rich(fore),
-            bgcolor=_rich(back),
-            bold=bold,
-            underline=cursor,
-            reverse=cursor and self._widget.app.no_color,
-        )
+        reverse = cursor and self._widget.app.no_color
+        if back.ansi is not None and back.ansi >= 0:
+            # Nobody knows which of the terminal's colours can be read on another: its own ground on each can.
+            fore, back, reverse = back, ground, True
+        return Style(color=_rich(fore), bgcolor=_rich(back), bold=bold, underline=cursor, reverse=reverse)
 
 
 def _rich(color: Color) -> RichColor:
-    return RichColor.from_rgb(color.r, color.g, color.b)
+    return color.rich_color

@@ -13,6 +13,7 @@ from pagechat.app.panels import NAME, PaneData, flow
 from pagechat.app.panels.all import PANELS
 from pagechat.app.panels.overview import totals_parts
 from pagechat.app.pool_view import PoolView
+from pagechat.app.titles import short
 from pagechat.app.widgets.block_map import BlockMap
 from pagechat.app.widgets.line import Line
 from pagechat.app.widgets.panel_bar import PanelBar
@@ -98,6 +99,7 @@ def legend(owners: list[tuple[str, str]], width: int) -> Content:
         Content.assemble(("x", "bold $block-cow"), " evicted"),
     ]
     names = [
-        Content.assemble((letter.lower(), f"bold {owner_color(letter)}"), f" {name[:NAME]}") for letter, name in owners
+        Content.assemble((letter.lower(), f"bold {owner_color(letter)}"), f" {short(name, NAME)}")
+        for letter, name in owners
     ]
     return flow("legend", [*glyphs, *names], width)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
 from pagechat.app.conversation import TabState
+from pagechat.app.titles import short
 
 STATE_GLYPHS: dict[TabState, str] = {"idle": " ", "thinking": "◌", "streaming": "●", "unread": "◆", "error": "!"}
 MAX_TITLE = 22
@@ -30,9 +31,7 @@ class Tab:
     @property
     def text(self) -> str:
         """The title, cut to what a tab has room for."""
-        if cell_len(self.title) <= MAX_TITLE:
-            return self.title
-        return set_cell_size(self.title, MAX_TITLE - 1).rstrip() + "…"
+        return short(self.title, MAX_TITLE)
 
     @property
     def tail(self) -> str:

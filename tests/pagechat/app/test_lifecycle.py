@@ -232,7 +232,7 @@ async def test_the_chosen_theme_is_remembered(open_app: OpenApp) -> None:
 
 async def test_themes_without_our_colours_can_be_worn_too(open_app: OpenApp) -> None:
     async with open_app(FakeDaemon()) as (app, pilot):
-        for name in ("pagechat-light", "nord", "textual-light", "ansi-dark", "pagechat-dark"):
+        for name in ("pagechat-light", "nord", "terminal", "ansi-light", "pagechat-dark"):
             app.theme = name
             await pilot.pause()
         await wait_until(pilot, lambda: "pool" in screen_text(app))
