@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 import platformdirs
 from textual.color import Color, ColorParseError
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 DEFAULT_THEME = "pagechat-dark"
 OWNER_COLORS = 8
@@ -116,6 +116,7 @@ def read_theme(file: Traversable) -> Theme:
         ansi=parsed.ansi,
         **plain,
         variables={
+            **_ansi_variables(parsed),
             **own,
             **block_variables(blocks.owners, blocks.free, blocks.cached, blocks.shared, blocks.cow),
             "footer-key-foreground": colors.accent,
@@ -131,6 +132,12 @@ def read_theme(file: Traversable) -> Theme:
             "scrollbar-corner-color": colors.background,
         },
     )
+
+
+def _ansi_variables(parsed: _ThemeFile) -> dict[str, str]:
+    """What Textual's own style sheet wants of a theme of the terminal's colours, as Textual's own ones have it."""
+    model = BUILTIN_THEMES["ansi-dark" if parsed.dark else "ansi-light"]
+    return dict(model.variables) if parsed.ansi else {}
 
 
 def block_variables(owners: list[str], free: str, cached: str, shared: str, cow: str) -> dict[str, str]:
