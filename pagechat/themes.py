@@ -134,6 +134,16 @@ def read_theme(file: Traversable) -> Theme:
     )
 
 
+def our_variables() -> dict[str, str]:
+    """The variables of our own, for themes that have none of them: Textual's."""
+    owners = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999"]
+    return {
+        "muted": "#808890",
+        "frame": "#606870",
+        **block_variables(owners, "#7d8590", "#8c98a8", "#b8c4d0", "#ff5fa2"),
+    }
+
+
 def _ansi_variables(parsed: _ThemeFile) -> dict[str, str]:
     """What Textual's own style sheet wants of a theme of the terminal's colours, as Textual's own ones have it."""
     model = BUILTIN_THEMES["ansi-dark" if parsed.dark else "ansi-light"]

@@ -28,8 +28,10 @@ from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.screens.help import HelpScreen
 from pagechat.app.screens.main import MainScreen
 from pagechat.app.tabs import Tabs
+from pagechat.app.tour import Tour
+from pagechat.app.widgets.tour_card import TourCard
 from pagechat.store import Store, StoreError
-from pagechat.themes import DEFAULT_THEME, ThemeProblem, block_variables, load_themes
+from pagechat.themes import DEFAULT_THEME, ThemeProblem, load_themes, our_variables
 
 CTRL_C_S = 3.0
 """Two ctrl+c within this time quit."""
@@ -49,7 +51,9 @@ class PagechatApp(App[None]):
         *,
         theme: str | None = None,
         themes: tuple[list[Theme], list[ThemeProblem]] | None = None,
+        tour: bool = False,
     ) -> None:
+        """`tour`: the guided tour runs as soon as the engine is ready."""
         self._themes, self._theme_problems = themes or load_themes()
         super().__init__()
         read_alt_digits()
@@ -59,7 +63,9 @@ class PagechatApp(App[None]):
         self.view = PoolView(self._letters)
         self.keeper = Keeper(store, self._trouble)
         self.tabs = Tabs(self.keeper, self._letters)
-        self.main = MainScreen(self.tabs, self.view, self.keeper)
+        card = TourCard() if tour else None
+        self.main = MainScreen(self.tabs, self.view, self.keeper, card)
+        self.tour = Tour(self.main, card) if card is not None else None
         self.link: Link | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._ctrl_c_at = -CTRL_C_S
@@ -70,12 +76,7 @@ class PagechatApp(App[None]):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Our own variables, for Textual's own themes, which have none of them."""
-        owners = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999"]
-        return {
-            "muted": "#808890",
-            "frame": "#606870",
-            **block_variables(owners, "#7d8590", "#8c98a8", "#b8c4d0", "#ff5fa2"),
-        }
+        return our_variables()
 
     async def on_mount(self) -> None:
         await self._choose_theme()
@@ -87,9 +88,8 @@ class PagechatApp(App[None]):
         await self.push_screen(self.main)
         self.link = Link(self._open_client, self.view.reset, self.view.apply, self._link_changed)
         self.main.attach(self.link)
-        self._tasks = [asyncio.create_task(self.link.run()), asyncio.create_task(self.keeper.run())]
-        for task in self._tasks:
-            task.add_done_callback(self._task_ended)
+        self._start(self.link.run())
+        self._start(self.keeper.run())
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGTERM, self._end_by, self.leave)
@@ -119,6 +119,8 @@ class PagechatApp(App[None]):
 
     def _link_changed(self, state: LinkState) -> None:
         self.main.show_link(state)
+        if state.phase == "ready" and self.tour is not None and not self._was_ready:
+            self._start(self.tour.run())
         if state.phase == "ready" and self._interrupted:
             self.notify("The engine is ready again.", markup=False)
         self._interrupted = state.phase != "ready" and (self._interrupted or self._was_ready)
@@ -129,6 +131,16 @@ class PagechatApp(App[None]):
     def _trouble(self, text: str) -> None:
         if not self._leaving:
             self.notify(text, severity="error", timeout=10, markup=False)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        """Something that lives as long as the app."""
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._task_ended)
+
+    def on_tour_card_next(self) -> None:
+        if self.tour is not None:
+            self.tour.next()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         # A bug in one of them must show itself, not leave a screen that silently stands still.
@@ -214,7 +226,9 @@ class PagechatApp(App[None]):
         with contextlib.suppress(StoreError):  # the keeper reports it
             await self.tabs.remember()
         await self.keeper.close()
-        if self._tasks:
-            self._tasks[0].cancel()
-            await asyncio.wait(self._tasks[:1])
+        lasting = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in lasting:
+            task.cancel()
+        if lasting:
+            await asyncio.wait(lasting)
         return True

@@ -60,7 +60,8 @@ class PoolView:
         self.timelines = Timelines()
         self.preempted: Counter[str] = Counter()
         """Preemptions of each session."""
-        self.copies = 0
+        self.counts: Counter[str] = Counter()
+        """Events of each kind."""
         self.frozen_at: float | None = None
         self._held: deque[StepReport] = deque(maxlen=MOST_HELD)
 
@@ -74,7 +75,7 @@ class PoolView:
         self._generated.clear()
         self._prompt = self._hit = 0
         self._since.clear()
-        self.shadows, self.timelines, self.preempted, self.copies = [], Timelines(), Counter(), 0
+        self.shadows, self.timelines, self.preempted, self.counts = [], Timelines(), Counter(), Counter()
         self._held.clear()
         self.frozen_at = None
         for table in self.mirror.tables.values() if self.mirror else ():
@@ -128,6 +129,7 @@ class PoolView:
             return
         now = self._clock()
         preempted = {one.seq for one in report.preempted}
+        self.counts.update(event.kind for event in report.events)
         for event in report.events:
             if event.kind == "release":
                 self._last_owner[event.block] = event.session
@@ -138,7 +140,6 @@ class PoolView:
                 self._flashes[event.block] = (event.kind, now + FLASH_S)
                 self._dirty.add(event.block)
                 self._since[event.block] = (now, now)
-                self.copies += event.kind == "copy"
         changed = mirror.take_changed()
         for block in changed:
             self._since[block] = (self._since.get(block, (now, now))[0], now)
@@ -209,6 +210,10 @@ class PoolView:
 
     def totals(self) -> PoolStatus | None:
         return self.mirror.status() if self.mirror else None
+
+    def preempted_times(self, session: str) -> int:
+        """How often the session gave its blocks up for others, since the view began."""
+        return self.preempted[session]
 
     def last_owner(self, block: int) -> str | None:
         """The session that last owned a cached block, when that was seen."""

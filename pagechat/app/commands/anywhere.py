@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pagechat.app.commands import Command
+from pagechat.app.widgets.tour_card import TourCard
 
 if TYPE_CHECKING:
     from pagechat.app.screens.main import MainScreen
@@ -35,7 +36,12 @@ def screenshot(screen: MainScreen, argument: str) -> None:
     screen.set_timer(0.1, screen.app.deliver_screenshot)
 
 
+def tour_next(screen: MainScreen, argument: str) -> None:
+    screen.post_message(TourCard.Next())
+
+
 COMMANDS = (
+    Command("tour.next", "Next step of the tour", "pagechat --tour shows how paging works", tour_next, GROUP, "f8"),
     Command("reconnect", "Try again", "Look for the daemon again, or start one", reconnect, GROUP, "f5"),
     Command("theme", "Theme", "Choose the colours", theme, GROUP, slash="theme", argument="NAME"),
     Command("screenshot", "Screenshot", "Save an SVG picture of the screen", screenshot, GROUP),

@@ -38,6 +38,7 @@ from pagechat.app.widgets.composer import Composer
 from pagechat.app.widgets.memory_pane import MemoryPane
 from pagechat.app.widgets.queue_view import QueueView
 from pagechat.app.widgets.tab_bar import Tab, TabBar
+from pagechat.app.widgets.tour_card import TourCard
 from pagechat.app.widgets.transcript import Transcript
 from pagechat.store import StoreError
 from pagechat.text_safety import sanitize
@@ -61,15 +62,17 @@ class MainScreen(Screen[None]):
         *(Binding(f"alt+{n}", f"choose_tab({n - 1})", show=False, priority=True) for n in range(1, 10)),
     ]
 
-    def __init__(self, tabs: Tabs, view: PoolView, keeper: Keeper) -> None:
+    def __init__(self, tabs: Tabs, view: PoolView, keeper: Keeper, tour_card: TourCard | None = None) -> None:
+        """`tour_card`: shown at the foot, for the guided tour."""
         super().__init__()
+        self._tour_card = tour_card
         self.tabs = tabs
         self.view = view
         self.keeper = keeper
         self.undo = Undo()
         self.gauges = Gauges()
         self._texts = BlockTexts(lambda: self.client, tabs.find, self._block_size, self._show_texts)
-        self.sender = Sender(lambda: self.client, keeper.flush)
+        self.sender = Sender(lambda: self.client, keeper.flush, view.preempted_times)
         self._link: Link | None = None
         self._transcripts: dict[str, Transcript] = {}
         self._shown: Conversation | None = None
@@ -126,6 +129,8 @@ class MainScreen(Screen[None]):
                 yield offered
                 yield Composer(offered, self._take_back)
             yield MemoryPane(self.view, id="memory")
+        if self._tour_card is not None:
+            yield self._tour_card
         yield Footer(compact=True, show_command_palette=True)
 
     async def on_mount(self) -> None:

@@ -37,6 +37,10 @@ class MemoryPane(Vertical):
         yield Line("panel")
         yield Line("legend")
 
+    @property
+    def block_map(self) -> BlockMap:
+        return self.query_one(BlockMap)
+
     @on(BlockMap.Selected)
     def _selected(self) -> None:
         if self._data is not None:
