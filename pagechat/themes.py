@@ -71,6 +71,14 @@ def user_theme_dir() -> Path:
     return Path(platformdirs.user_config_dir("pagechat", appauthor=False)) / "themes"
 
 
+def user_theme_stamp(folder: Path | None = None) -> dict[str, int]:
+    """Changes whenever a file of the user's themes does: its name, and when it was written."""
+    try:
+        return {str(file): file.stat().st_mtime_ns for file in (folder or user_theme_dir()).glob("*.toml")}
+    except OSError:
+        return {}
+
+
 def load_themes(user_dir: Path | None = None) -> tuple[list[Theme], list[ThemeProblem]]:
     """All good themes, built-in ones first, and what was wrong with the others.
 

@@ -7,22 +7,25 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 
+from pagechat.app import keymap, plain
 from pagechat.app.client_api import Client
-from pagechat.app.commands.all import COMMANDS
+from pagechat.app.commands.all import BY_ID, COMMANDS
 from pagechat.app.keeper import Keeper
 from pagechat.app.keys import read_alt_digits
 from pagechat.app.letters import Letters
 from pagechat.app.link import Link, LinkState
+from pagechat.app.plain import AsciiGlyphs
 from pagechat.app.pool_view import PoolView
 from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.screens.help import HelpScreen
@@ -31,8 +34,10 @@ from pagechat.app.tabs import Tabs
 from pagechat.app.tour import Tour
 from pagechat.app.widgets.tour_card import TourCard
 from pagechat.store import Store, StoreError
-from pagechat.themes import DEFAULT_THEME, ThemeProblem, load_themes, our_variables
+from pagechat.themes import DEFAULT_THEME, ThemeProblem, load_themes, our_variables, user_theme_stamp
 
+THEMES_S = 2.0
+"""How often the user's theme files are looked at."""
 CTRL_C_S = 3.0
 """Two ctrl+c within this time quit."""
 
@@ -70,6 +75,8 @@ class PagechatApp(App[None]):
         self._tasks: list[asyncio.Task[None]] = []
         self._ctrl_c_at = -CTRL_C_S
         self._leaving = False
+        self._glyph_filters = [AsciiGlyphs()] if plain.wanted() else []
+        self._theme_files = user_theme_stamp()
         for loaded in self._themes:
             self.register_theme(loaded)
         self.theme = DEFAULT_THEME
@@ -78,8 +85,15 @@ class PagechatApp(App[None]):
         """Our own variables, for Textual's own themes, which have none of them."""
         return our_variables()
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), *self._glyph_filters]
+
     async def on_mount(self) -> None:
         await self._choose_theme()
+        keys, wrong_keys = keymap.load(keymap.path(), BY_ID)
+        self.set_keymap(keys)
+        for problem in wrong_keys:
+            self.notify(problem, title="Keys skipped", severity="warning", markup=False)
         self.theme_changed_signal.subscribe(self, self._theme_changed)
         try:
             await self.tabs.restore()
@@ -94,8 +108,8 @@ class PagechatApp(App[None]):
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGTERM, self._end_by, self.leave)
             loop.add_signal_handler(signal.SIGHUP, self._end_by, self._leave_no_terminal)
-        for problem in self._theme_problems:
-            self.notify(f"{problem.file}: {problem.reason}", title="Theme skipped", severity="warning", markup=False)
+        self._tell_theme_problems()
+        self.set_interval(THEMES_S, self._reload_themes)
 
     # -- themes --------------------------------------------------------------------------------
 
@@ -107,6 +121,24 @@ class PagechatApp(App[None]):
         theme = self._wanted_theme or remembered
         if theme in self.available_themes:
             self.theme = theme
+
+    def _tell_theme_problems(self) -> None:
+        for problem in self._theme_problems:
+            self.notify(f"{problem.file}: {problem.reason}", title="Theme skipped", severity="warning", markup=False)
+
+    def _reload_themes(self) -> None:
+        """When a file of the user's themes has changed: all of them again, the worn one at once."""
+        stamp = user_theme_stamp()
+        if stamp == self._theme_files:
+            return
+        self._theme_files = stamp
+        self._themes, self._theme_problems = load_themes()
+        for loaded in self._themes:
+            self.register_theme(loaded)
+        worn = self.theme
+        self.theme = DEFAULT_THEME if worn != DEFAULT_THEME else "textual-dark"
+        self.theme = worn
+        self._tell_theme_problems()
 
     async def _theme_changed(self, theme: Theme) -> None:
         self.view.redraw_all()

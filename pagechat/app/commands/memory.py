@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from engine.blocks.mirror import MirrorGap
 from pagechat.app.commands import Command
 from pagechat.app.panels.figures import newest_table
+from pagechat.app.screens.totals import TotalsScreen, in_words
+from pagechat.app.widgets.banner import Banner
 
 if TYPE_CHECKING:
     from pagechat.app.screens.main import MainScreen
@@ -69,7 +71,19 @@ def step_frozen(screen: MainScreen, argument: str) -> None:
         screen.thaw()
 
 
+def totals(screen: MainScreen, argument: str) -> None:
+    """The figures in sentences."""
+
+    def tell() -> str:
+        return in_words(screen.view, screen.name_of, screen.query_one(Banner).shown_text)
+
+    screen.app.push_screen(TotalsScreen(tell))
+
+
 COMMANDS = (
+    Command(
+        "memory.totals", "Totals in words", "For screen readers, and to copy", totals, GROUP, "f6", slash="totals"
+    ),
     Command("memory", "Memory", "To the block map and back", toggle, GROUP, "f3", slash="memory", footer="Memory"),
     *(
         Command(f"memory.{name}", f"Panel: {name}", what, partial(panel, name), GROUP, f"{number}", "map")

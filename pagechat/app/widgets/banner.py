@@ -52,6 +52,8 @@ class Banner(Vertical):
     @property
     def shown_text(self) -> str:
         """In words, for whoever cannot see it."""
+        if self._state.phase == "ready":
+            return "The engine is ready."
         title, detail = _words(self._state, time.monotonic() - self._since)
         return f"{title.plain}. {detail.plain}"
 
