@@ -40,16 +40,25 @@ class Command:
         """The keys as the help tells them."""
         return ", ".join(pretty(key) for key in self.keys.split(",")) if self.keys else ""
 
-    def binding(self, prefix: str = "") -> Binding:
-        return Binding(
-            self.keys,
-            f"{prefix}command('{self.id}')",
-            self.footer or self.title,
-            show=bool(self.footer),
-            key_display=pretty(self.keys.split(",")[0]) if self.footer else None,
-            priority=self.place == "anywhere" and any(mark in self.keys for mark in ("ctrl+", "alt+")),
-            id=self.id,
-        )
+    def bindings(self, prefix: str = "") -> list[Binding]:
+        """One for each key. Those that write nothing go before what a focused input makes of them."""
+        return [
+            Binding(
+                key,
+                f"{prefix}command('{self.id}')",
+                self.footer or self.title,
+                show=bool(self.footer) and number == 0,
+                key_display=pretty(key),
+                priority=self.place == "anywhere" and (key.startswith(("ctrl+", "alt+")) or _is_function_key(key)),
+                id=self.id,
+            )
+            for number, key in enumerate(self.keys.split(","))
+            if key
+        ]
+
+
+def _is_function_key(key: str) -> bool:
+    return key.startswith("f") and key[1:].isdigit()
 
 
 def pretty(key: str) -> str:

@@ -47,11 +47,7 @@ def content(data: PaneData, width: int, height: int) -> Content:
     order = list(NAMES)
     for shadow in sorted(data.view.shadows, key=lambda one: order.index(one.policy) if one.policy in order else 9):
         lines.append(shadow_line(shadow, slots, width))
-    lines.append(
-        Content.styled(
-            "█ tokens  ▒ reserved, may still come  ░ never used  · free  x free, and yet one waits", "$muted"
-        )
-    )
+    lines.append(Content.styled("█ tokens  ▒ reserved  ░ never used  · free  x free, yet one waits", "$muted"))
     return cut(lines, height)
 
 

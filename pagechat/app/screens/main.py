@@ -57,7 +57,7 @@ class MainScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-middle"), (32, "-high")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(command.binding() for command in COMMANDS if command.keys and command.place == "anywhere"),
+        *(binding for command in COMMANDS if command.place == "anywhere" for binding in command.bindings()),
         Binding("ctrl+end", "end_of_chat", show=False, priority=True),
         *(Binding(f"alt+{n}", f"choose_tab({n - 1})", show=False, priority=True) for n in range(1, 10)),
     ]

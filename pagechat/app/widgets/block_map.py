@@ -48,7 +48,7 @@ class BlockMap(ScrollView, can_focus=True):
         Binding("f", "largest_hole", show=False),
         Binding("plus,equals_sign", "zoom(1)", show=False),
         Binding("minus", "zoom(-1)", show=False),
-        *(command.binding("screen.") for command in COMMANDS if command.place == "map"),
+        *(binding for command in COMMANDS if command.place == "map" for binding in command.bindings("screen.")),
     ]
 
     class Selected(Message):

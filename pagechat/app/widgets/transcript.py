@@ -37,7 +37,7 @@ class Transcript(VerticalScroll):
     BINDINGS = [  # noqa: RUF012 - declared so by Textual
         Binding("up,k,alt+up", "select(-1)", show=False),
         Binding("down,j,alt+down", "select(1)", show=False),
-        *(command.binding("screen.") for command in COMMANDS if command.place == "messages"),
+        *(binding for command in COMMANDS if command.place == "messages" for binding in command.bindings("screen.")),
     ]
 
     class Chosen(Event):

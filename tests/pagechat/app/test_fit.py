@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+from textual.widgets import TextArea
 
 from pagechat import settings
 from pagechat.app import app as app_module
@@ -89,9 +90,10 @@ async def test_the_totals_are_told_in_sentences(open_app: OpenApp) -> None:
         await wait_until(pilot, lambda: app.view.mirror is not None and app.view.mirror.owned_blocks == 3)
         await pilot.press("f6")
         await wait_until(pilot, lambda: isinstance(app.screen, TotalsScreen))
-        text = screen_text(app)
+        await wait_until(pilot, lambda: "The engine is ready." in screen_text(app))
+        text = app.screen.query_one(TextArea).text
         assert "The engine is ready." in text
         assert "Of 256 blocks of 16 tokens, 3 have an owner." in text
-        assert "Chat A, " + "q" * 39 + "…, holds 3 blocks." in text
+        assert "Chat A, " + "q" * 40 + ", holds 3 blocks." in text
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is app.main)
