@@ -19,6 +19,8 @@ from pagechat.app.timelines import Timelines
 
 FLASH_S = 0.8
 RATE_WINDOW_S = 5.0
+LOOKED_AT = 4
+"""Blocks of a group whose owners stand for all of them."""
 MOST_HELD = 20_000
 """Reports kept while the view is frozen; with more, it starts again from a snapshot."""
 
@@ -36,6 +38,23 @@ class Cell:
     fill: int = 0
     """Eighths of the block that hold tokens, 0..8."""
     flash: Flash | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """How blocks look that share one cell."""
+
+    blocks: int
+    used: int
+    """Those with an owner."""
+    cached: bool
+    """Nobody owns any, and some have content."""
+    letter: str
+    """Of who owns most of them, as far as a few of them tell."""
+    shared: bool
+    """Most of these few have several owners."""
+    copied: bool
+    """One was just copied."""
 
 
 class PoolView:
@@ -64,6 +83,7 @@ class PoolView:
         """Events of each kind."""
         self.frozen_at: float | None = None
         self._held: deque[StepReport] = deque(maxlen=MOST_HELD)
+        self._totals: tuple[int, PoolStatus] | None = None
 
     def reset(self, snapshot: Snapshot | None) -> None:
         """Start again from a snapshot; None: the engine is gone, and so is its pool."""
@@ -201,6 +221,24 @@ class PoolView:
             return Cell("shared", letter, eighths, flash)
         return Cell("active" if eighths == 8 else "filling", letter, eighths, flash)
 
+    def group(self, first: int, end: int) -> Group:
+        """How the blocks `first..end-1` look together. Cheaper than their cells."""
+        mirror = self.mirror
+        if mirror is None:
+            return Group(end - first, 0, False, "", False, False)
+        refs = mirror.refs[first:end]
+        used = len(refs) - refs.count(0)
+        if not used:
+            cached = any(block in mirror.cached for block in range(first, end))
+            return Group(len(refs), 0, cached, "", False, False)
+        owned = [first + index for index, count in enumerate(refs) if count]
+        looked_at = owned[:: max(1, len(owned) // LOOKED_AT)]
+        letters = Counter(self.letters.get(mirror.tables[mirror.first_owner(block)].session) for block in looked_at)
+        shared = 2 * sum(mirror.refs[block] > 1 for block in looked_at) > len(looked_at)
+        flashes = self._flashes
+        copied = bool(flashes) and any(block in flashes and flashes[block][0] == "copy" for block in owned)
+        return Group(len(refs), used, False, letters.most_common(1)[0][0], shared, copied)
+
     def sessions(self) -> dict[str, int]:
         """Blocks held by each session that holds any, a block held twice by one session counted twice."""
         held: dict[str, int] = {}
@@ -209,7 +247,12 @@ class PoolView:
         return held
 
     def totals(self) -> PoolStatus | None:
-        return self.mirror.status() if self.mirror else None
+        """The totals, counted once for each version of the view: some of them cost the length of the pool."""
+        if self.mirror is None:
+            return None
+        if self._totals is None or self._totals[0] != self.version:
+            self._totals = (self.version, self.mirror.status())
+        return self._totals[1]
 
     def preempted_times(self, session: str) -> int:
         """How often the session gave its blocks up for others, since the view began."""

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Footer, Markdown, TextArea
+from textual.widgets import Footer, TextArea
 
 from engine.blocks.mirror import MirrorGap
 from engine.protocol import ModelInfo
@@ -24,6 +24,7 @@ from pagechat.app.gauges import Gauges
 from pagechat.app.keeper import Keeper
 from pagechat.app.link import Link, LinkState
 from pagechat.app.message import Message
+from pagechat.app.pace import Pace
 from pagechat.app.panels import PaneData
 from pagechat.app.pool_view import PoolView
 from pagechat.app.screens.dialogs import Confirm
@@ -36,6 +37,7 @@ from pagechat.app.widgets.block_map import BlockMap
 from pagechat.app.widgets.completions import Completions
 from pagechat.app.widgets.composer import Composer
 from pagechat.app.widgets.memory_pane import MemoryPane
+from pagechat.app.widgets.messages import Prose
 from pagechat.app.widgets.queue_view import QueueView
 from pagechat.app.widgets.tab_bar import Tab, TabBar
 from pagechat.app.widgets.tour_card import TourCard
@@ -77,7 +79,9 @@ class MainScreen(Screen[None]):
         self._transcripts: dict[str, Transcript] = {}
         self._shown: Conversation | None = None
         self._editing: Message | None = None
+        self._pace = Pace()
         self._ticks = 0
+        """Frames drawn."""
         self._pane_title = ""
         self._code_block: tuple[object, int] = (None, 0)
 
@@ -157,9 +161,11 @@ class MainScreen(Screen[None]):
         self._show_texts()
 
     async def _tick(self) -> None:
-        self._ticks += 1
         if self.sender.pump(self.tabs.conversations):
             await self.remember_tabs()
+        if not self._pace.may_draw():
+            return
+        self._ticks += 1
         self.query_one(MemoryPane).sync_map()
         transcript = self._transcripts.get(self.tabs.active.id)
         if transcript is not None:
@@ -410,8 +416,8 @@ class MainScreen(Screen[None]):
     def action_end_of_chat(self) -> None:
         self.transcript.anchor()
 
-    @on(Markdown.LinkClicked)
-    def _link_clicked(self, event: Markdown.LinkClicked) -> None:
+    @on(Prose.LinkClicked)
+    def _link_clicked(self, event: Prose.LinkClicked) -> None:
         event.stop()
         href = event.href
         if not href.startswith(("http://", "https://", "mailto:")):

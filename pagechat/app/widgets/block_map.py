@@ -65,6 +65,12 @@ class BlockMap(ScrollView, can_focus=True):
         """Drawn cells of the density zoom, by their first blocks."""
         self._styles = MapStyles(self)
         self._blocks = 0
+        self._label_width = 0
+        self.per_row = 1
+        """Blocks in one row of the grid: a multiple of eight, where there is room. Cells, at the density zoom."""
+        self._group = 1
+        """Blocks that share a cell: as few as show the whole pool, at the density zoom."""
+        self._blocks_per_line = 1
 
     # -- geometry ------------------------------------------------------------------------------
 
@@ -73,26 +79,15 @@ class BlockMap(ScrollView, can_focus=True):
         """Cells to draw in, scrollbar left out."""
         return self.scrollable_content_region.size
 
-    @property
-    def _label_width(self) -> int:
-        width = len(str(self.view.num_blocks)) + 1
-        return width if self._room.width >= width + 16 else 0
-
-    @property
-    def per_row(self) -> int:
-        """Blocks in one row of the grid: a multiple of eight, where there is room."""
-        cells = (self._room.width - self._label_width) // (2 if self.zoom == LETTERS_AND_FILL else 1)
-        return max(1, cells // 8 * 8 if cells >= 8 else cells)
-
-    @property
-    def _group(self) -> int:
-        """Blocks that share a cell at the density zoom: as few as show the whole pool."""
-        cells = max(1, self.per_row * max(1, self._room.height))
-        return max(1, -(-self.view.num_blocks // cells))
-
-    @property
-    def _blocks_per_line(self) -> int:
-        return self.per_row * (self._group if self.zoom == DENSITY else 2 if self.zoom == OVERVIEW else 1)
+    def _measure(self) -> None:
+        """What follows from the sizes of pool and widget, and the zoom. Asked for thousands of times a redraw."""
+        room, blocks = self._room, self.view.num_blocks
+        label = len(str(blocks)) + 1
+        self._label_width = label if room.width >= label + 16 else 0
+        cells = (room.width - self._label_width) // (2 if self.zoom == LETTERS_AND_FILL else 1)
+        self.per_row = max(1, cells // 8 * 8 if cells >= 8 else cells)
+        self._group = max(1, -(-blocks // (self.per_row * max(1, room.height)))) if self.zoom == DENSITY else 1
+        self._blocks_per_line = self.per_row * (2 if self.zoom == OVERVIEW else self._group)
 
     def line_of(self, block: int) -> int:
         """The line of the map that shows `block`."""
@@ -101,7 +96,7 @@ class BlockMap(ScrollView, can_focus=True):
     def block_at(self, x: int, y: int) -> int | None:
         """The block shown at cell x of line y."""
         column = (x - self._label_width) // (2 if self.zoom == LETTERS_AND_FILL else 1)
-        block = y * self._blocks_per_line + column * (self._group if self.zoom == DENSITY else 1) + 1
+        block = y * self._blocks_per_line + column * self._group + 1
         return block if 0 <= column < self.per_row and 1 <= block <= self.view.num_blocks else None
 
     def best_zoom(self) -> int:
@@ -153,8 +148,7 @@ class BlockMap(ScrollView, can_focus=True):
         parts: list[tuple[str, Style]] = []
         if self._label_width:
             parts.append((f"{first:>{self._label_width - 1}} ", self._paint("label")))
-        row = self._blocks_per_line if self.zoom == DENSITY else per_row
-        parts += self._cells(first, min(first + row - 1, self.view.num_blocks))
+        parts += self._cells(first, min(first + per_row * self._group - 1, self.view.num_blocks))
         segments: list[Segment] = []
         run, run_style = "", parts[0][1]
         for text, style in parts:
@@ -170,7 +164,7 @@ class BlockMap(ScrollView, can_focus=True):
         """The cells of a line whose upper row of blocks is `first..end`."""
         if self.zoom == DENSITY:
             group = self._group
-            return [self._density(block) for block in range(first, min(first + self.per_row * group, end + 1), group)]
+            return [self._density(block) for block in range(first, end + 1, group)]
         if self.zoom == OVERVIEW:
             return [self._half_blocks(block) for block in range(first, end + 1)]
         return [cell for block in range(first, end + 1) for cell in self._glyphs(block)]
@@ -215,7 +209,7 @@ class BlockMap(ScrollView, can_focus=True):
         if cached is not None:
             return cached
         end = min(first + self._group, self.view.num_blocks + 1)
-        found = density([self.view.cell(block) for block in range(first, end)])
+        found = density(self.view.group(first, end))
         cursor = self.selected is not None and first <= self.selected < end
         drawn = self._densities[first] = (found.glyph, self._paint(f"half {found.color}", "", cursor))
         return drawn
@@ -231,7 +225,9 @@ class BlockMap(ScrollView, can_focus=True):
     def _lay_out(self) -> None:
         """The pool or the widget has another size."""
         if self.zoom is None and self.view.num_blocks and self.size.height:
+            self._measure()
             self.zoom = self.best_zoom()
+        self._measure()
         self.virtual_size = Size(0, -(-self.view.num_blocks // self._blocks_per_line))
         self._redraw()
 
@@ -270,8 +266,7 @@ class BlockMap(ScrollView, can_focus=True):
         if self.selected is None:
             self.select(1)
         else:
-            step = self._group if self.zoom == DENSITY else 1
-            target = self.selected + (columns + rows * self.per_row) * step
+            target = self.selected + (columns + rows * self.per_row) * self._group
             if 1 <= target <= self.view.num_blocks:
                 self.select(target)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.color import Color as RichColor
@@ -11,7 +9,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.widget import Widget
 
-from pagechat.app.pool_view import Cell
+from pagechat.app.pool_view import Cell, Group
 from pagechat.app.widgets.tab_bar import owner_number
 from pagechat.themes import text_on
 
@@ -28,18 +26,14 @@ class Density:
     """Name of a theme variable."""
 
 
-def density(cells: Sequence[Cell]) -> Density:
+def density(group: Group) -> Density:
     """The height is the share of blocks with an owner, the colour that of who owns most; no owner: `:` or `·`."""
-    owners = Counter(overview_color(cell) for cell in cells if cell.kind not in ("free", "cached"))
-    if any(cell.flash == "copy" for cell in cells):
-        color = "block-cow"
-    elif owners:
-        color = owners.most_common(1)[0][0]
-    else:
-        cached = any(cell.kind == "cached" for cell in cells)
-        return Density(":" if cached else "·", "block-cached" if cached else "block-free")
-    used = sum(owners.values())
-    return Density(FILLS[max(1, used * 8 // len(cells))], color)
+    if not group.used:
+        return Density(":" if group.cached else "·", "block-cached" if group.cached else "block-free")
+    height = FILLS[max(1, group.used * 8 // group.blocks)]
+    if group.copied:
+        return Density(height, "block-cow")
+    return Density(height, "block-shared" if group.shared else f"block-owner-{owner_number(group.letter)}")
 
 
 def overview_color(cell: Cell | None) -> str:

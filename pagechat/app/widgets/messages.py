@@ -1,7 +1,7 @@
 """How one message looks: a question as plain text, an answer as Markdown that grows without being redrawn.
 
-While an answer streams, its finished top-level blocks are Markdown widgets, made once; the unfinished one is a
-single cheap `Static`. (Appending to one Markdown widget costs more the longer a list or a fence grows.)
+An answer is a few `Prose` widgets of some thousand characters each. While it streams, its finished top-level blocks
+stand in them, drawn once; the unfinished one is drawn again and again, in a widget of its own.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Markdown, Static
+from textual.message import Message as Event
+from textual.widgets import Static
 
 from pagechat.app.message import Message, facts_line
 from pagechat.app.prose import (
     THOUGHT,
+    draw,
     finished_blocks,
     has_references,
-    make_parser,
     sketch,
     split_blocks,
     split_reasoning,
 )
 from pagechat.text_safety import sanitize
 
+CHUNK = 3_000
+"""Characters of one Prose widget, about: laying one out again, as the last one grows, stays cheap."""
 SHOWN_CHARACTERS = 8_000
 """Of a question; the rest is stored and sent, but not drawn."""
 THINKING_CHARACTERS = 300
@@ -53,7 +56,8 @@ class Answer(Vertical):
         """All of the reasoning is shown."""
         self._drawn: tuple[int, bool] | None = None
         self._pieces: list[str] = []
-        self._widgets: list[Markdown] = []
+        self._chunks: list[str] = []
+        self._widgets: list[Prose] = []
         self._reasoning = Static(classes="reasoning", markup=False)
         self._tail = Static(classes="tail", markup=False)
         self._problem = Static(classes="problem", markup=False)
@@ -120,17 +124,49 @@ class Answer(Vertical):
             self.run_worker(self.sync(), group="fold")
 
     async def _commit(self, pieces: list[str]) -> None:
-        """Make the Markdown widgets those of `pieces`; those that stand already are left alone."""
-        same = 0
-        while same < min(len(pieces), len(self._pieces)) and pieces[same] == self._pieces[same]:
-            same += 1
-        for widget in self._widgets[same:]:
-            await widget.remove()
-        fresh = [Markdown(piece, parser_factory=make_parser, open_links=False) for piece in pieces[same:]]
-        self._widgets[same:] = fresh
+        """Make the Prose widgets those of `pieces`; those whose pieces have not changed are left alone."""
+        if pieces == self._pieces:
+            return
         self._pieces = pieces
+        chunks = _chunks(pieces)
+        same = 0
+        while same < min(len(chunks), len(self._chunks)) and chunks[same] == self._chunks[same]:
+            same += 1
+        for widget in self._widgets[len(chunks) :]:
+            await widget.remove()
+        for widget, chunk in zip(self._widgets[same:], chunks[same:], strict=False):
+            widget.update(draw(chunk))
+        fresh = [Prose(draw(chunk)) for chunk in chunks[len(self._widgets) :]]
+        self._widgets[len(chunks) :] = fresh
+        self._chunks = chunks
         if fresh:
             await self.mount_all(fresh, before=self._tail)
+
+
+class Prose(Static):
+    """A piece of an answer."""
+
+    class LinkClicked(Event):
+        def __init__(self, href: str) -> None:
+            super().__init__()
+            self.href = href
+
+    def __init__(self, content: Content) -> None:
+        super().__init__(content, markup=False)
+
+    def action_link(self, href: str) -> None:
+        self.post_message(self.LinkClicked(href))
+
+
+def _chunks(pieces: list[str]) -> list[str]:
+    """The pieces in order, joined to chunks of about `CHUNK` characters."""
+    chunks: list[str] = []
+    for piece in pieces:
+        if chunks and len(chunks[-1]) + len(piece) <= CHUNK:
+            chunks[-1] += piece
+        else:
+            chunks.append(piece)
+    return chunks
 
 
 def view_of(message: Message) -> Question | Answer:

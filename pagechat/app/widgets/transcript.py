@@ -20,7 +20,9 @@ from pagechat.app.message import Message
 from pagechat.app.widgets.messages import Answer, Question, view_of
 
 WINDOW = 24
-"""Messages mounted at first, and more by each step to the top."""
+"""Messages mounted at first, and more by each step to the top, at most."""
+WINDOW_CHARACTERS = 12_000
+"""Of these messages together: some screens full. At least one message is mounted, however long."""
 MOST = 72
 """Messages mounted at most while new ones arrive."""
 REDRAW_S = 0.1
@@ -47,7 +49,7 @@ class Transcript(VerticalScroll):
         super().__init__(can_focus=True)
         self.conversation = conversation
         self.selected: Message | None = None
-        self._begin = max(0, len(conversation.messages) - WINDOW)
+        self._begin = _window(conversation.messages, len(conversation.messages))
         """Index of the first mounted message."""
         self._mounted: list[Message] = []
         self._drawn = -1
@@ -96,7 +98,8 @@ class Transcript(VerticalScroll):
         async with self._drawing:
             if self._begin == 0:
                 return
-            begin = max(0, min(self._begin - WINDOW, self._begin if at_least is None else at_least))
+            begin = _window(self.conversation.messages, self._begin)
+            begin = begin if at_least is None else min(begin, at_least)
             first = next(iter(self._views), None)
             earlier = self.conversation.messages[begin : self._begin]
             views = [view_of(message) for message in earlier]
@@ -209,3 +212,12 @@ class Transcript(VerticalScroll):
         if not self.conversation.messages:
             hint = "\nAs the answer grows, the map fills with the blocks it takes."
             self._welcome.update(Content.assemble(("Ask something.", "bold"), (hint, "$muted")))
+
+
+def _window(messages: list[Message], end: int) -> int:
+    """Index from which on the messages before `end` are mounted."""
+    begin, characters = end, 0
+    while begin > 0 and end - begin < WINDOW and (characters < WINDOW_CHARACTERS or begin == end):
+        begin -= 1
+        characters += len(messages[begin].content)
+    return begin

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from pagechat.app import link
+from pagechat.app import link, pace
 from pagechat.app.app import PagechatApp
 from pagechat.app.gauges import Gauges, Sample
 from pagechat.app.pool_view import PoolView
@@ -39,6 +39,7 @@ SAMPLE = Sample(
 def app(db: Path, monkeypatch: pytest.MonkeyPatch) -> PagechatApp:
     """The app over a fake daemon, everything that depends on the speed of this machine made still."""
     monkeypatch.setattr(link, "SUBSCRIBE_S", 0)
+    monkeypatch.setattr(pace, "SHARE", 100.0)
     monkeypatch.setattr(PoolView, "tokens_per_s", lambda self: 23.4)
     monkeypatch.setattr(PoolView, "age", lambda self, block: (3.0, 2.0))
     monkeypatch.setattr(Rate, "tokens_per_s", 23.4)
