@@ -11,6 +11,7 @@ The app runs in a pseudo-terminal, as for a person. Four tabs stream 50 tokens a
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pty
 import select
@@ -164,6 +165,8 @@ async def _app(db: Path, *, loaded: bool) -> int:
     async def connect() -> LoadedClient:
         return client
 
+    client.prepare()
+    gc.freeze()  # what was prepared is none of the app's: it need not look through it for garbage
     app = PagechatApp(connect, Store(db))
     if loaded:
         app.call_later(_load, app)

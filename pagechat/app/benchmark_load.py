@@ -157,6 +157,10 @@ class LoadedClient:
     async def close(self) -> None:
         pass
 
+    def prepare(self) -> None:
+        """Make what will be told; takes seconds for a large pool."""
+        self._telemetry()
+
     def _telemetry(self) -> tuple[Snapshot, list[StepReport]]:
         if self._prepared is None:
             self._prepared = _telemetry(self._num_blocks)

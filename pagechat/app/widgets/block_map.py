@@ -121,17 +121,24 @@ class BlockMap(ScrollView, can_focus=True):
         if dirty is None:
             self._redraw()
             return
-        if self.zoom == DENSITY:
-            group = self._group
-            for block in dirty:
-                self._densities.pop(block - (block - 1) % group, None)
-        lines = {self.line_of(block) for block in dirty}
+        lines = self._changed_lines(dirty)
         for line in lines:
             self._strips.pop(line, None)
         top, bottom = self.scroll_offset.y, self.scroll_offset.y + self.size.height
         visible = sorted(line for line in lines if top <= line < bottom)
         if visible:
             self.refresh(*(Region(0, line - top, self.size.width, 1) for line in visible))
+
+    def _changed_lines(self, dirty: set[int]) -> set[int]:
+        """Lines that look different. At the density zoom most changes of a block change nothing in its cell."""
+        if self.zoom != DENSITY:
+            return {self.line_of(block) for block in dirty}
+        lines = set()
+        for first in {block - (block - 1) % self._group for block in dirty}:
+            before = self._densities.pop(first, None)
+            if before != self._density(first):
+                lines.add(self.line_of(first))
+        return lines
 
     def render_line(self, y: int) -> Strip:
         line = y + self.scroll_offset.y
