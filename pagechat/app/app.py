@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -18,6 +19,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 
+from engine.protocol import Snapshot
 from pagechat.app import keymap, plain
 from pagechat.app.client_api import Client
 from pagechat.app.commands.all import BY_ID, COMMANDS
@@ -100,7 +102,7 @@ class PagechatApp(App[None]):
         except StoreError as error:
             self._trouble(f"The open chats could not be restored: {error}")
         await self.push_screen(self.main)
-        self.link = Link(self._open_client, self.view.reset, self.view.apply, self._link_changed)
+        self.link = Link(self._open_client, self._reset_pool, self.view.apply, self._link_changed)
         self.main.attach(self.link)
         self._start(self.link.run())
         self._start(self.keeper.run())
@@ -148,6 +150,14 @@ class PagechatApp(App[None]):
             self._trouble(f"Not saved: {error}")
 
     # -- the connection ------------------------------------------------------------------------
+
+    def _reset_pool(self, snapshot: Snapshot | None) -> None:
+        self.view.reset(snapshot)
+        # A mirror of a large pool is some hundred thousand objects without a cycle. Looking through them for garbage
+        # again and again would stop the app for a fifth of a second each time.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
 
     def _link_changed(self, state: LinkState) -> None:
         self.main.show_link(state)

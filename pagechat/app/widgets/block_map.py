@@ -27,6 +27,7 @@ from pagechat.app.widgets.map_styles import FILLS, MapStyles, density, look, ove
 
 DENSITY, OVERVIEW, LETTERS, LETTERS_AND_FILL = -1, 0, 1, 2
 """The zooms."""
+LINES_A_FRAME = 8
 FLASH_GLYPHS = {"copy": "+", "evict": "x", "preempt": "!"}
 OVERVIEW_SCREENS = 8
 """A pool that needs more screens than this at one zoom starts at the one before it."""
@@ -65,6 +66,8 @@ class BlockMap(ScrollView, can_focus=True):
         """Drawn cells of the density zoom, by their first blocks."""
         self._styles = MapStyles(self)
         self._blocks = 0
+        self._late: set[int] = set()
+        """Lines that look different and are still to be drawn."""
         self._label_width = 0
         self.per_row = 1
         """Blocks in one row of the grid: a multiple of eight, where there is room. Cells, at the density zoom."""
@@ -121,13 +124,15 @@ class BlockMap(ScrollView, can_focus=True):
         if dirty is None:
             self._redraw()
             return
-        lines = self._changed_lines(dirty)
+        lines = self._late | self._changed_lines(dirty)
         for line in lines:
             self._strips.pop(line, None)
         top, bottom = self.scroll_offset.y, self.scroll_offset.y + self.size.height
         visible = sorted(line for line in lines if top <= line < bottom)
-        if visible:
-            self.refresh(*(Region(0, line - top, self.size.width, 1) for line in visible))
+        # Drawing a line of a full map takes milliseconds: those that waited longest go first, the others next time.
+        first, self._late = _turn(visible, self._late, LINES_A_FRAME)
+        if first:
+            self.refresh(*(Region(0, line - top, self.size.width, 1) for line in first))
 
     def _changed_lines(self, dirty: set[int]) -> set[int]:
         """Lines that look different. At the density zoom most changes of a block change nothing in its cell."""
@@ -227,6 +232,7 @@ class BlockMap(ScrollView, can_focus=True):
     def _redraw(self) -> None:
         self._strips.clear()
         self._densities.clear()
+        self._late.clear()
         self.refresh()
 
     def _lay_out(self) -> None:
@@ -316,3 +322,9 @@ class BlockMap(ScrollView, can_focus=True):
         block = self.block_at(event.x, event.y + self.scroll_offset.y)
         if block is not None:
             self.select(block)
+
+
+def _turn(lines: list[int], late: set[int], most: int) -> tuple[list[int], set[int]]:
+    """(the lines to draw now, those that must wait). Lines that waited already come first."""
+    ordered = sorted(lines, key=lambda line: line not in late)
+    return ordered[:most], set(ordered[most:])

@@ -21,7 +21,7 @@ from pagechat.app.widgets.messages import Answer, Question, view_of
 
 WINDOW = 24
 """Messages mounted at first, and more by each step to the top, at most."""
-WINDOW_CHARACTERS = 12_000
+WINDOW_CHARACTERS = 6_000
 """Of these messages together: some screens full. At least one message is mounted, however long."""
 MOST = 72
 """Messages mounted at most while new ones arrive."""

@@ -12,7 +12,7 @@ from engine.core import EngineCore
 from engine.protocol import AddRequest, SamplingParams
 from pagechat.app.letters import Letters
 from pagechat.app.pool_view import PoolView
-from pagechat.app.widgets.block_map import DENSITY, BlockMap
+from pagechat.app.widgets.block_map import DENSITY, LINES_A_FRAME, BlockMap
 from pagechat.app.widgets.map_styles import FILLS
 from tests.engine.fakes import ContentExecutor
 from tests.pagechat.app.waiting import wait_until
@@ -265,3 +265,27 @@ async def test_the_cursor_jumps_to_shared_blocks_and_to_the_largest_hole() -> No
         assert app.map.selected is not None
         run = range(app.map.selected, app.map.selected + mirror.status().largest_free_run)
         assert all(mirror.refs[block] == 0 for block in run)
+
+
+async def test_a_map_that_changes_everywhere_is_drawn_in_turns() -> None:
+    app = MapApp(2000)
+    async with app.run_test(size=(50, 40)) as pilot:
+        app.map.zoom = 1
+        app.map._lay_out()
+        app.map.sync()
+        await pilot.pause()
+        app.ask("a", [1] * 16 * 1000, 2)
+        app.step()
+        while app.core.has_work:
+            app.step()
+        drawn: list[int] = []
+        draw = app.map._draw
+        app.map._draw = lambda line: (drawn.append(line), draw(line))[1]  # type: ignore[method-assign]
+        app.map.sync()
+        await pilot.pause()
+        assert len(set(drawn)) <= LINES_A_FRAME
+        for _ in range(10):
+            app.map.sync()
+            await pilot.pause()
+        assert glyphs(app.map) == expected(app.view)
+        assert set(range(25)) <= set(drawn)  # 1,000 of 2,000 blocks, 40 a line
