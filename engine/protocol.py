@@ -509,6 +509,8 @@ class Chat(Message, frozen=True):
     """Answers. Each gets its own `Delta`s and its own `Finished`."""
     beam: BeamParams | None = None
     """Beam search instead of sampling; its n best answers come whole, at the end."""
+    continue_final: bool = False
+    """The last message is an answer to go on with, not to reply to."""
 
 
 class Cancel(Message, frozen=True):
@@ -531,6 +533,14 @@ class ManageSession(Message, frozen=True):
     session: str
     target: str = ""
     """fork: the new session."""
+
+
+class GetPieces(Message, frozen=True):
+    """How the model reads these messages: answered by `Pieces`."""
+
+    ticket: int
+    messages: list[ChatMessage]
+    continue_final: bool = False
 
 
 class StopDaemon(Message, frozen=True):
@@ -595,6 +605,8 @@ class Finished(Message, frozen=True):
     """Of a beam: its summed log probability over its length to the power of the length penalty."""
     miss: str | None = None
     """Why the session's turn could not reuse all of the turn before, in words; None when it could."""
+    miss_position: int | None = None
+    """The first token of the prompt that could not be reused because of that."""
 
 
 class Failed(Message, frozen=True):
@@ -665,6 +677,13 @@ class Status(Message, frozen=True):
     """Why there is none, although it was wanted."""
 
 
+class Pieces(Message, frozen=True):
+    """The text of each token of a prompt, special ones by their names."""
+
+    ticket: int
+    pieces: list[str]
+
+
 class Stopping(Message, frozen=True):
     pass
 
@@ -681,7 +700,9 @@ Command = AddRequest | AbortRequest | TakeSnapshot | SessionCommand | ListSessio
 Reply = (
     LoadProgress | EngineReady | StepOutputs | Snapshot | SessionReply | SessionList | UsageReport | Pong | EngineFailed
 )
-ClientMessage = Hello | Chat | Cancel | GetStatus | GetSnapshot | ManageSession | ListSessions | GetUsage | StopDaemon
+ClientMessage = (
+    Hello | Chat | Cancel | GetStatus | GetSnapshot | ManageSession | ListSessions | GetUsage | GetPieces | StopDaemon
+)
 FrontMessage = (
     Welcome
     | Accepted
@@ -693,6 +714,7 @@ FrontMessage = (
     | SessionReply
     | SessionList
     | UsageReport
+    | Pieces
     | Stopping
     | Rejected
 )

@@ -7,6 +7,7 @@ once. Errors become one line on stderr here and nowhere else.
 from __future__ import annotations
 
 import importlib
+import os
 import shlex
 import sys
 from collections.abc import Callable, Coroutine
@@ -281,6 +282,24 @@ def watch(run_dir: RunDir = None) -> int:
 
 
 @daemon.command()
+def record(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; one that exists is not replaced.")],
+    max_size: Annotated[str, typer.Option(metavar="SIZE", help="End when the file is that large.")] = "256MiB",
+    seconds: Annotated[float | None, typer.Option(min=0.1, metavar="S", help="End after so long. [Ctrl-C]")] = None,
+    run_dir: RunDir = None,
+) -> int:
+    """Record what the block pool does, for `pagechat --replay FILE`. Texts are not in it."""
+    from pagechat.commands.record import record as run
+    from pagechat.sizes import SizeError, parse_size
+
+    try:
+        size = parse_size(max_size)
+    except SizeError as error:
+        raise CommandError(str(error), exits.USAGE) from None
+    return _run(run(run_dir, file, max_bytes=size, seconds=seconds))
+
+
+@daemon.command()
 def sessions(
     words: Annotated[
         list[str] | None,
@@ -369,11 +388,40 @@ def daemon_main() -> NoReturn:
 
 # -- pagechat ------------------------------------------------------------------------------------
 
-app = typer.Typer(**_PLAIN)
+
+class _DefaultsToChat(typer.core.TyperGroup):
+    """`pagechat --theme X` is `pagechat chat --theme X`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] != "--version"):
+            args = ["chat", *args]
+        return super().parse_args(ctx, args)
 
 
-@app.command(name="app")
-def _app(
+app = typer.Typer(cls=_DefaultsToChat, **_PLAIN)
+
+
+@app.callback()
+def _pagechat(version: Version = False) -> None:
+    """Chat with a language model in the terminal, and watch its paged KV cache work."""
+
+
+@app.command(name="serve")
+def _serve_app(
+    port: Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="Port on 127.0.0.1.")] = 8017,
+    theme: Annotated[
+        str | None, typer.Option(envvar="PAGECHAT_THEME", metavar="NAME", help="Name of a theme. [the last used]")
+    ] = None,
+    run_dir: RunDir = None,
+) -> int:
+    """The same app in a web browser, through textual-serve, for this machine alone (127.0.0.1). Ctrl-C ends it."""
+    from pagechat.app.in_browser import serve as run
+
+    return run(port, theme=theme, run_dir=run_dir)
+
+
+@app.command()
+def chat(
     model: Model = None,
     theme: Annotated[
         str | None, typer.Option(envvar="PAGECHAT_THEME", metavar="NAME", help="Name of a theme. [the last used]")
@@ -400,14 +448,22 @@ def _app(
             help="Run directory of the daemon to use.",
         ),
     ] = None,
+    tour: Annotated[
+        bool, typer.Option("--tour", help="A guided tour of paging on the real engine, with a small pool of its own.")
+    ] = False,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Play what `pagechat-daemon record` has recorded.")
+    ] = None,
     version: Version = False,
 ) -> int:
-    """Chat with a language model in the terminal, and watch its paged KV cache work.
+    """Chat with a language model in the terminal, and watch its paged KV cache work (the default command).
 
-    Uses the running daemon, or starts one with these options and ends it again.
+    Uses the running daemon, or starts one with these options and ends it again. `pagechat serve` shows the same app
+    in a web browser.
     Exit codes: 0 done; 1 it failed; 2 wrong usage, or no terminal.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):  # Textual draws on stderr
+    in_browser = os.environ.get("TEXTUAL_DRIVER", "").endswith(":WebDriver")  # set by `pagechat serve`
+    if not in_browser and not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):  # drawn on stderr
         print("pagechat needs a terminal; in scripts use `pagechat-daemon ask`", file=sys.stderr)
         return exits.USAGE
     given = {
@@ -428,6 +484,10 @@ def _app(
     engine_config(**given)  # a mistake is told here, not in a daemon's log
     from pagechat import app as screen
 
+    if replay is not None:
+        return screen.run_replay(replay, theme=theme)
+    if tour:
+        return screen.run_tour(daemon_args=as_arguments(given), theme=theme)
     return screen.run(run_dir=run_dir, daemon_args=as_arguments(given), theme=theme)
 
 
@@ -540,7 +600,8 @@ def _default_map(typer_app: typer.Typer, complain: Callable[[str], None], path: 
     if not found or typer_app is bench:
         return {}
     group: Any = typer.main.get_command(daemon)
-    commands: dict[str, Any] = {**group.commands, "app": typer.main.get_command(app)}
+    screen: Any = typer.main.get_command(app)
+    commands = {**group.commands, "app": screen.commands["chat"], "browser": screen.commands["serve"]}
     names = {
         name: [parameter.name for parameter in command.params if parameter.param_type_name == "option"]
         for name, command in commands.items()
@@ -548,5 +609,4 @@ def _default_map(typer_app: typer.Typer, complain: Callable[[str], None], path: 
     defaults, unknown = settings.defaults(found, names)
     for key in unknown:
         complain(f"{path or settings.default_path()}: unknown key {key!r} is ignored")
-    result: dict[str, Any] = defaults["app"] if typer_app is app else defaults
-    return result
+    return {"chat": defaults["app"], "serve": defaults["browser"]} if typer_app is app else defaults

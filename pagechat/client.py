@@ -39,6 +39,7 @@ from engine.protocol import (
     ErrorCode,
     Failed,
     Finished,
+    GetPieces,
     GetSnapshot,
     GetStatus,
     GetUsage,
@@ -46,6 +47,7 @@ from engine.protocol import (
     ListSessions,
     ManageSession,
     Message,
+    Pieces,
     Rejected,
     SessionAction,
     SessionInfo,
@@ -157,6 +159,7 @@ class AsyncEngineClient:
         keep: bool = False,
         n: int = 1,
         beam: BeamParams | None = None,
+        continue_final: bool = False,
     ) -> AsyncGenerator[ChatEvent, None]:
         """Yields Accepted, then Delta..., then Finished. Raises RequestFailed, DaemonGone.
 
@@ -164,6 +167,7 @@ class AsyncEngineClient:
         of another request of this client. Leaving the iteration early cancels the request. `keep`: the session
         goes on, and its next turn should find this one's blocks in place. With `n` answers their Deltas come
         interleaved, told apart by `index`, and each has a Finished. `beam`: the n best of a beam search instead.
+        `continue_final`: the last message is an answer to go on with; the text that comes is what follows it.
         """
         request_id = request_id or uuid.uuid4().hex
         if request_id in self._streams:
@@ -176,6 +180,7 @@ class AsyncEngineClient:
             keep=keep,
             n=n,
             beam=beam,
+            continue_final=continue_final,
         )
         frame = _checked(chat)
         stream = self._streams[request_id] = asyncio.Queue()
@@ -226,6 +231,13 @@ class AsyncEngineClient:
         question = ManageSession(ticket=ticket, action=action, session=session, target=target)
         reply: SessionReply = await self._ask(ticket, question)
         return reply
+
+    async def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]:
+        """How the model reads these messages: the text of each token of the prompt. Raises RequestFailed."""
+        ticket = next(self._tickets)
+        question = GetPieces(ticket=ticket, messages=list(messages), continue_final=continue_final)
+        found: Pieces = await self._ask(ticket, question)
+        return found.pieces
 
     async def usage(self) -> UsageReport:
         """Who has used what since the engine started. Waits and raises as `snapshot`."""
@@ -294,7 +306,7 @@ class AsyncEngineClient:
             case Accepted() | Delta() | Finished() | Failed():
                 if stream := self._streams.get(message.request_id):
                     stream.put_nowait(message)
-            case Status() | Snapshot() | SessionReply() | SessionList() | UsageReport():
+            case Status() | Snapshot() | SessionReply() | SessionList() | UsageReport() | Pieces():
                 self._settle(message.ticket, message)
             case Welcome():
                 if not self._greeting.done():
@@ -409,13 +421,21 @@ class EngineClient:
         keep: bool = False,
         n: int = 1,
         beam: BeamParams | None = None,
+        continue_final: bool = False,
     ) -> Iterator[ChatEvent]:
         """As AsyncEngineClient.chat. Leaving the iteration early cancels the request."""
         events: queue.SimpleQueue[ChatEvent | BaseException | None] = queue.SimpleQueue()
 
         async def pump() -> None:
             stream = self._client.chat(
-                messages, session=session, options=options, request_id=request_id, keep=keep, n=n, beam=beam
+                messages,
+                session=session,
+                options=options,
+                request_id=request_id,
+                keep=keep,
+                n=n,
+                beam=beam,
+                continue_final=continue_final,
             )
             try:
                 async with contextlib.aclosing(stream):
@@ -448,6 +468,9 @@ class EngineClient:
 
     def manage_session(self, action: SessionAction, session: str, target: str = "") -> SessionReply:
         return self._call(self._client.manage_session(action, session, target))
+
+    def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]:
+        return self._call(self._client.pieces(messages, continue_final))
 
     def usage(self) -> UsageReport:
         return self._call(self._client.usage())

@@ -23,27 +23,15 @@ from typing import Any, Literal
 import msgspec
 import platformdirs
 
+from pagechat import store_schema, store_search, writers
+
 MessageStatus = Literal["streaming", "stopped", "complete", "error"]
 Role = Literal["system", "user", "assistant"]
 
 BUSY_TIMEOUT_S = 3.0
 """How long a write waits for another process's write before it is a `StoreError`."""
 
-_SCHEMA_VERSION = 1
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS chats (
-    id TEXT PRIMARY KEY, title TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS messages (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    chat_id TEXT NOT NULL REFERENCES chats(id) ON DELETE CASCADE,
-    role TEXT NOT NULL, content TEXT NOT NULL, status TEXT NOT NULL,
-    facts TEXT NOT NULL DEFAULT '{}', writer TEXT NOT NULL, created REAL NOT NULL
-);
-CREATE INDEX IF NOT EXISTS messages_of_chat ON messages(chat_id, id);
-CREATE INDEX IF NOT EXISTS messages_unfinished ON messages(status) WHERE status = 'streaming';
-CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
+_CHAT = "chats.id, title, chats.created, updated, settings, parent, forked_at"
 
 
 class StoreError(Exception):
@@ -60,6 +48,21 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     """Unix time, seconds; `updated` too."""
     updated: float
+    settings: dict[str, Any] = {}
+    """System prompt and sampling parameters that are not the model's own."""
+    parent: str | None = None
+    """The chat it was forked from."""
+    forked_at: int | None = None
+    """Messages it had in common with its parent then."""
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that a search found."""
+
+    chat: Chat
+    message_id: int
+    excerpt: str
+    """The place, on one line; each found word stands between the characters of `store_search.FOUND`."""
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +89,7 @@ class Store:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or default_path()
-        self._writer = _writer_token(os.getpid()) or str(os.getpid())
+        self._writer = writers.own_name()
         self._lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
@@ -101,12 +104,19 @@ class Store:
 
     # -- chats ---------------------------------------------------------------------------------
 
-    def create_chat(self, title: str, chat_id: str | None = None) -> Chat:
+    def create_chat(
+        self, title: str, chat_id: str | None = None, parent: str | None = None, forked_at: int | None = None
+    ) -> Chat:
         """A new chat; `chat_id` None makes a random id. An id that exists keeps its title and messages."""
         now = time.time()
         chat_id = chat_id or uuid.uuid4().hex
         with self._transaction() as db:
-            db.execute("INSERT OR IGNORE INTO chats VALUES (?, ?, ?, ?)", (chat_id, title, now, now))
+            db.execute("DELETE FROM chats WHERE id = ? AND deleted IS NOT NULL", (chat_id,))
+            db.execute(
+                "INSERT OR IGNORE INTO chats (id, title, created, updated, parent, forked_at) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (chat_id, title, now, now, parent, forked_at),
+            )
         chat = self.find_chat(chat_id)
         if chat is None:
             raise StoreError(f"{self.path}: chat {chat_id} vanished as it was made")
@@ -114,29 +124,56 @@ class Store:
 
     def find_chat(self, chat_id: str) -> Chat | None:
         with self._transaction() as db:
-            row = db.execute("SELECT * FROM chats WHERE id = ?", (chat_id,)).fetchone()
+            row = db.execute(f"SELECT {_CHAT} FROM chats WHERE id = ? AND deleted IS NULL", (chat_id,)).fetchone()  # noqa: S608
         return _chat(row) if row else None
 
     def chats(self) -> list[Chat]:
         """All chats, the last used first."""
+        query = f"SELECT {_CHAT} FROM chats WHERE deleted IS NULL ORDER BY updated DESC, created DESC"  # noqa: S608
         with self._transaction() as db:
-            rows = db.execute("SELECT * FROM chats ORDER BY updated DESC, created DESC").fetchall()
+            rows = db.execute(query).fetchall()
         return [_chat(row) for row in rows]
 
     def rename_chat(self, chat_id: str, title: str) -> None:
         with self._transaction() as db:
             db.execute("UPDATE chats SET title = ? WHERE id = ?", (title, chat_id))
 
+    def set_settings(self, chat_id: str, settings: dict[str, Any]) -> None:
+        with self._transaction() as db:
+            text = msgspec.json.encode(settings).decode()
+            db.execute("UPDATE chats SET settings = ? WHERE id = ?", (text, chat_id))
+
     def delete_chat(self, chat_id: str) -> None:
-        """The chat and all its messages."""
+        """The chat and all its messages, for good."""
         with self._transaction() as db:
             db.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
+
+    def hide_chat(self, chat_id: str, hidden: bool = True) -> None:
+        """Delete a chat such that it can come back (`hidden` False), until the next `purge`."""
+        with self._transaction() as db:
+            db.execute("UPDATE chats SET deleted = ? WHERE id = ?", (time.time() if hidden else None, chat_id))
+
+    def purge(self) -> None:
+        """Delete for good what was hidden: chats and messages."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM chats WHERE deleted IS NOT NULL")
+            db.execute("DELETE FROM messages WHERE deleted IS NOT NULL")
+
+    def search(self, words: str, limit: int = 100) -> list[Hit]:
+        """Messages that hold all the words, each at least as a beginning; the best first. Case and accents do not
+        matter."""
+        with self._transaction() as db:
+            found = store_search.search(db, words, limit)
+        chats = {chat.id: chat for chat in self.chats()} if found else {}
+        return [Hit(chat=chats[chat], message_id=id_, excerpt=text) for id_, chat, text in found if chat in chats]
 
     # -- messages ------------------------------------------------------------------------------
 
     def messages(self, chat_id: str) -> list[StoredMessage]:
         """In the order they were written."""
-        query = "SELECT id, role, content, status, facts FROM messages WHERE chat_id = ? ORDER BY id"
+        query = (
+            "SELECT id, role, content, status, facts FROM messages WHERE chat_id = ? AND deleted IS NULL ORDER BY id"
+        )
         with self._transaction() as db:
             rows = db.execute(query, (chat_id,)).fetchall()
         return [
@@ -171,6 +208,11 @@ class Store:
                     "UPDATE messages SET content = ?, status = ?, facts = ? WHERE id = ?",
                     (_storable(content), status, msgspec.json.encode(facts).decode(), message_id),
                 )
+
+    def hide_message(self, message_id: int, hidden: bool = True) -> None:
+        """Delete a message such that it can come back to its place (`hidden` False), until the next `purge`."""
+        with self._transaction() as db:
+            db.execute("UPDATE messages SET deleted = ? WHERE id = ?", (time.time() if hidden else None, message_id))
 
     # -- what the app remembers ----------------------------------------------------------------
 
@@ -228,14 +270,12 @@ class Store:
         db = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
         try:
             db.execute("PRAGMA foreign_keys = ON")
-            found = db.execute("PRAGMA user_version").fetchone()[0]
-            if found > _SCHEMA_VERSION:
+            found = store_schema.prepare(db)
+            if found > store_schema.VERSION:
                 raise StoreError(
-                    f"{self.path} was written by a newer pagechat (version {found}, this one knows {_SCHEMA_VERSION})"
+                    f"{self.path} was written by a newer pagechat "
+                    f"(version {found}, this one knows {store_schema.VERSION})"
                 )
-            if found < _SCHEMA_VERSION:
-                db.execute("PRAGMA journal_mode = WAL")
-                db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
             _stop_abandoned(db)
         except BaseException:
             db.close()
@@ -246,39 +286,10 @@ class Store:
 def _stop_abandoned(db: sqlite3.Connection) -> None:
     """Messages whose writer is gone will never be finished: they become stopped, with the text they have."""
     rows = db.execute("SELECT DISTINCT writer FROM messages WHERE status = 'streaming'").fetchall()
-    gone = [(writer,) for (writer,) in rows if not _alive(writer)]
+    gone = [(writer,) for (writer,) in rows if not writers.alive(writer)]
     if gone:
         with db:
             db.executemany("UPDATE messages SET status = 'stopped' WHERE status = 'streaming' AND writer = ?", gone)
-
-
-def _writer_token(pid: int) -> str | None:
-    """Names a process for ever: pid, start time and boot, so a later process with the same pid is another one.
-
-    None when there is no such process. Without /proc (not Linux) the pid alone has to do.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        if Path("/proc/self/stat").exists():
-            return None
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return None
-        except PermissionError:
-            pass
-        return str(pid)
-    fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces
-    if fields[0] in "ZX":
-        return None
-    return f"{pid}:{fields[19]}:{boot}"  # field 22 of stat(5), counted from the third
-
-
-def _alive(writer: str) -> bool:
-    pid = writer.partition(":")[0]
-    return pid.isdigit() and _writer_token(int(pid)) == writer
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -301,5 +312,13 @@ def _facts(text: str) -> dict[str, Any]:
         return {}
 
 
-def _chat(row: tuple[str, str, float, float]) -> Chat:
-    return Chat(id=row[0], title=row[1], created=row[2], updated=row[3])
+def _chat(row: tuple[Any, ...]) -> Chat:
+    return Chat(
+        id=row[0],
+        title=row[1],
+        created=row[2],
+        updated=row[3],
+        settings=_facts(row[4]),
+        parent=row[5],
+        forked_at=row[6],
+    )

@@ -92,6 +92,10 @@ class PoolMirror:
         """(sequence, logical index) of each table entry that is this block."""
         return list(self._owners.get(block, {}).items())
 
+    def first_owner(self, block: int) -> int:
+        """The sequence that has owned the block longest; KeyError for a block without owner."""
+        return next(iter(self._owners[block]))
+
     def fill(self, block: int) -> int:
         """Tokens the block holds; 0 for a free block."""
         return self._fill[block]

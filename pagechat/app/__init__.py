@@ -1,10 +1,16 @@
-"""The terminal app `pagechat`. `run` is the way in; everything else is imported only when it runs."""
+"""The terminal app `pagechat`. The functions here are the ways in; everything else is imported only when it runs."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pagechat.app.app import PagechatApp
+    from pagechat.store import Store
 
 
 def run(*, run_dir: Path | None, daemon_args: list[str], theme: str | None) -> int:
@@ -13,23 +19,66 @@ def run(*, run_dir: Path | None, daemon_args: list[str], theme: str | None) -> i
     Connects to the daemon of `run_dir` (None: this user's) or starts one with `daemon_args`, which then ends
     with the app. Exit code 2: no such theme. 1: the history cannot be used, or the last words were not saved.
     """
-    from pagechat.app.app import PagechatApp
-    from pagechat.client import AsyncEngineClient, NoDaemon
-    from pagechat.daemon.launch import Launched, LaunchError, ensure_daemon
-    from pagechat.rundir import RunDirError
     from pagechat.store import Store, StoreError
-    from pagechat.themes import load_themes
 
-    themes = load_themes()
-    names = sorted(loaded.name for loaded in themes[0])
-    if theme is not None and theme not in names:
-        print(f"pagechat: no theme {theme!r}; there are {', '.join(names)}", file=sys.stderr)
+    if not _theme_exists(theme):
         return 2
     try:
         store = Store()
     except StoreError as error:
         print(f"pagechat: the chat history cannot be opened: {error}", file=sys.stderr)
         return 1
+    return _run_connected(store, run_dir, daemon_args, theme)
+
+
+def run_tour(*, daemon_args: list[str], theme: str | None) -> int:
+    """The guided tour: a daemon of its own with a small pool, and a history that is gone afterwards."""
+    from pagechat.app.tour import DAEMON_ARGS
+    from pagechat.store import Store
+
+    if not _theme_exists(theme):
+        return 2
+    with tempfile.TemporaryDirectory(prefix="pagechat-tour-") as folder:
+        place = Path(folder)
+        store = Store(place / "chats.db")
+        return _run_connected(store, place / "run", [*daemon_args, *DAEMON_ARGS], theme, tour=True)
+
+
+def run_replay(file: Path, *, theme: str | None) -> int:
+    """Play a recording. Exit code 1: it cannot be read."""
+    from pagechat.app.replay import ReplayApp
+    from pagechat.recording import RecordingError, load
+
+    if not _theme_exists(theme):
+        return 2
+    try:
+        recording = load(file)
+    except RecordingError as error:
+        print(f"pagechat: {error}", file=sys.stderr)
+        return 1
+    app = ReplayApp(recording, theme=theme)
+    app.run()
+    return app.return_code or 0
+
+
+def _theme_exists(theme: str | None) -> bool:
+    from pagechat.themes import load_themes
+
+    names = sorted(loaded.name for loaded in load_themes()[0])
+    if theme is None or theme in names:
+        return True
+    print(f"pagechat: no theme {theme!r}; there are {', '.join(names)}", file=sys.stderr)
+    return False
+
+
+def _run_connected(
+    store: Store, run_dir: Path | None, daemon_args: list[str], theme: str | None, tour: bool = False
+) -> int:
+    from pagechat.app.app import PagechatApp
+    from pagechat.client import AsyncEngineClient, NoDaemon
+    from pagechat.daemon.launch import Launched, LaunchError, ensure_daemon
+    from pagechat.rundir import RunDirError
+
     launched: list[Launched] = []
 
     def find_or_start() -> None:
@@ -44,7 +93,7 @@ def run(*, run_dir: Path | None, daemon_args: list[str], theme: str | None) -> i
             raise NoDaemon(str(error)) from error
         return await AsyncEngineClient.connect(run_dir, name="pagechat")
 
-    app = PagechatApp(open_client, store, theme=theme, themes=themes)
+    app: PagechatApp = PagechatApp(open_client, store, theme=theme, tour=tour)
     try:
         app.run()
     finally:

@@ -4,32 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 
-from pagechat.app.conversation import Client
+from engine.protocol import Snapshot
+from pagechat.app import keymap, plain
+from pagechat.app.client_api import Client
+from pagechat.app.commands.all import BY_ID, COMMANDS
 from pagechat.app.keeper import Keeper
 from pagechat.app.keys import read_alt_digits
+from pagechat.app.letters import Letters
 from pagechat.app.link import Link, LinkState
-from pagechat.app.pool_view import Letters, PoolView
+from pagechat.app.plain import AsciiGlyphs
+from pagechat.app.pool_view import PoolView
 from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.screens.help import HelpScreen
-from pagechat.app.screens.loading import LoadingScreen
 from pagechat.app.screens.main import MainScreen
 from pagechat.app.tabs import Tabs
-from pagechat.app.widgets.composer import Composer
+from pagechat.app.tour import Tour
+from pagechat.app.widgets.tour_card import TourCard
 from pagechat.store import Store, StoreError
-from pagechat.themes import DEFAULT_THEME, ThemeProblem, block_variables, load_themes
+from pagechat.themes import DEFAULT_THEME, ThemeProblem, load_themes, our_variables, user_theme_stamp
 
+THEMES_S = 2.0
+"""How often the user's theme files are looked at."""
 CTRL_C_S = 3.0
 """Two ctrl+c within this time quit."""
 
@@ -39,7 +49,7 @@ class PagechatApp(App[None]):
 
     TITLE = "pagechat"
     CSS_PATH = Path("app.tcss")
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", show=True, priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", show=False, priority=True)]
 
     def __init__(
         self,
@@ -48,7 +58,9 @@ class PagechatApp(App[None]):
         *,
         theme: str | None = None,
         themes: tuple[list[Theme], list[ThemeProblem]] | None = None,
+        tour: bool = False,
     ) -> None:
+        """`tour`: the guided tour runs as soon as the engine is ready."""
         self._themes, self._theme_problems = themes or load_themes()
         super().__init__()
         read_alt_digits()
@@ -58,46 +70,48 @@ class PagechatApp(App[None]):
         self.view = PoolView(self._letters)
         self.keeper = Keeper(store, self._trouble)
         self.tabs = Tabs(self.keeper, self._letters)
-        self.main = MainScreen(self.tabs, self.view, self.keeper)
+        card = TourCard() if tour else None
+        self.main = MainScreen(self.tabs, self.view, self.keeper, card)
+        self.tour = Tour(self.main, card) if card is not None else None
         self.link: Link | None = None
-        self._loading: LoadingScreen | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._ctrl_c_at = -CTRL_C_S
         self._leaving = False
+        self._glyph_filters = [AsciiGlyphs()] if plain.wanted() else []
+        self._theme_files = user_theme_stamp()
         for loaded in self._themes:
             self.register_theme(loaded)
         self.theme = DEFAULT_THEME
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Our own variables, for Textual's own themes, which have none of them."""
-        owners = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999"]
-        return {
-            "muted": "#808890",
-            "frame": "#606870",
-            **block_variables(owners, "#7d8590", "#8c98a8", "#b8c4d0", "#ff5fa2"),
-        }
+        return our_variables()
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), *self._glyph_filters]
 
     async def on_mount(self) -> None:
         await self._choose_theme()
+        keys, wrong_keys = keymap.load(keymap.path(), BY_ID)
+        self.set_keymap(keys)
+        for problem in wrong_keys:
+            self.notify(problem, title="Keys skipped", severity="warning", markup=False)
         self.theme_changed_signal.subscribe(self, self._theme_changed)
         try:
             await self.tabs.restore()
         except StoreError as error:
             self._trouble(f"The open chats could not be restored: {error}")
         await self.push_screen(self.main)
-        self.link = Link(self._open_client, self.view.reset, self.view.apply, self._link_changed)
+        self.link = Link(self._open_client, self._reset_pool, self.view.apply, self._link_changed)
         self.main.attach(self.link)
-        self._loading = LoadingScreen(self.link.state)
-        await self.push_screen(self._loading)
-        self._tasks = [asyncio.create_task(self.link.run()), asyncio.create_task(self.keeper.run())]
-        for task in self._tasks:
-            task.add_done_callback(self._task_ended)
+        self._start(self.link.run())
+        self._start(self.keeper.run())
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGTERM, self._end_by, self.leave)
             loop.add_signal_handler(signal.SIGHUP, self._end_by, self._leave_no_terminal)
-        for problem in self._theme_problems:
-            self.notify(f"{problem.file}: {problem.reason}", title="Theme skipped", severity="warning", markup=False)
+        self._tell_theme_problems()
+        self.set_interval(THEMES_S, self._reload_themes)
 
     # -- themes --------------------------------------------------------------------------------
 
@@ -110,6 +124,24 @@ class PagechatApp(App[None]):
         if theme in self.available_themes:
             self.theme = theme
 
+    def _tell_theme_problems(self) -> None:
+        for problem in self._theme_problems:
+            self.notify(f"{problem.file}: {problem.reason}", title="Theme skipped", severity="warning", markup=False)
+
+    def _reload_themes(self) -> None:
+        """When a file of the user's themes has changed: all of them again, the worn one at once."""
+        stamp = user_theme_stamp()
+        if stamp == self._theme_files:
+            return
+        self._theme_files = stamp
+        self._themes, self._theme_problems = load_themes()
+        for loaded in self._themes:
+            self.register_theme(loaded)
+        worn = self.theme
+        self.theme = DEFAULT_THEME if worn != DEFAULT_THEME else "textual-dark"
+        self.theme = worn
+        self._tell_theme_problems()
+
     async def _theme_changed(self, theme: Theme) -> None:
         self.view.redraw_all()
         try:
@@ -119,43 +151,38 @@ class PagechatApp(App[None]):
 
     # -- the connection ------------------------------------------------------------------------
 
+    def _reset_pool(self, snapshot: Snapshot | None) -> None:
+        self.view.reset(snapshot)
+        # A mirror of a large pool is some hundred thousand objects without a cycle. Looking through them for garbage
+        # again and again would stop the app for a fifth of a second each time.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+
     def _link_changed(self, state: LinkState) -> None:
-        if state.phase == "ready":
-            if self._loading is not None:
-                self._loading.dismiss()
-                self._loading = None
-            elif not self._was_ready:
-                self.notify("The engine is ready again.", markup=False)
-        elif self._loading is not None:
-            self._loading.show(state)
-        elif state.phase == "failed":
-            self._loading = LoadingScreen(state)
-            self.push_screen(self._loading)
-        elif state.phase == "lost" and self._was_ready:
-            self.notify(
-                f"{state.reason}. Starting again; the chats are kept.",
-                title="The daemon is gone",
-                severity="error",
-                markup=False,
-            )
-        elif state.phase == "loading" and self._was_ready:
-            self.notify(
-                state.reason or "The engine restarts.", title="The engine is gone", severity="error", markup=False
-            )
+        self.main.show_link(state)
+        if state.phase == "ready" and self.tour is not None and not self._was_ready:
+            self._start(self.tour.run())
+        if state.phase == "ready" and self._interrupted:
+            self.notify("The engine is ready again.", markup=False)
+        self._interrupted = state.phase != "ready" and (self._interrupted or self._was_ready)
         self._was_ready = state.phase == "ready"
 
-    _was_ready = False
-
-    def on_loading_screen_typed_ahead(self, event: LoadingScreen.TypedAhead) -> None:
-        self.main.query_one(Composer).insert(event.text)
-
-    def on_loading_screen_retry(self) -> None:
-        if self.link is not None:
-            self.link.retry()
+    _was_ready = _interrupted = False
 
     def _trouble(self, text: str) -> None:
         if not self._leaving:
             self.notify(text, severity="error", timeout=10, markup=False)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        """Something that lives as long as the app."""
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._task_ended)
+
+    def on_tour_card_next(self) -> None:
+        if self.tour is not None:
+            self.tour.next()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         # A bug in one of them must show itself, not leave a screen that silently stands still.
@@ -168,22 +195,15 @@ class PagechatApp(App[None]):
     # -- commands ------------------------------------------------------------------------------
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        main = self.main
-        if screen is main:
-            yield SystemCommand("New chat", "Open an empty chat (ctrl+n)", main.action_new_chat)
-            yield SystemCommand("Chats", "Open or delete a chat of the history (ctrl+o)", main.action_chats)
-            yield SystemCommand("Rename chat", "Give this chat another name (f2)", main.action_rename)
-            yield SystemCommand(
-                "Close chat", "Close this tab; the chat stays in the history (alt+w)", main.action_close_chat
-            )
-            yield SystemCommand("Stop answer", "Stop it and keep its text (esc)", main.action_stop)
-            yield SystemCommand("Memory", "To the block map and back (f3)", main.action_memory)
-        yield SystemCommand("Theme", "Choose the colours", self.action_change_theme)
-        yield SystemCommand("Help", "Keys, and how to read the map (f1)", self.action_help)
-        yield SystemCommand(
-            "Screenshot", "Save an SVG picture of the screen", lambda: self.set_timer(0.1, self.deliver_screenshot)
-        )
-        yield SystemCommand("Quit", "Leave pagechat (ctrl+q)", self.action_quit)
+        """Every command of ours; those of the main screen only there."""
+        if screen is self.main:
+            for command in COMMANDS:
+                keys = f" ({command.shown_keys})" if command.keys else f" (/{command.slash})" if command.slash else ""
+                run = partial(self.main.action_command, command.id)
+                yield SystemCommand(command.title, f"{command.help}{keys}", run)
+        else:
+            yield SystemCommand("Theme", "Choose the colours", self.action_change_theme)
+            yield SystemCommand("Quit", "Leave pagechat (ctrl+q)", self.action_quit)
 
     def action_help(self) -> None:
         if not isinstance(self.screen, HelpScreen):
@@ -248,7 +268,9 @@ class PagechatApp(App[None]):
         with contextlib.suppress(StoreError):  # the keeper reports it
             await self.tabs.remember()
         await self.keeper.close()
-        if self._tasks:
-            self._tasks[0].cancel()
-            await asyncio.wait(self._tasks[:1])
+        lasting = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in lasting:
+            task.cancel()
+        if lasting:
+            await asyncio.wait(lasting)
         return True

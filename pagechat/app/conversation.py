@@ -1,4 +1,4 @@
-"""A chat as the app holds it: messages, the answer being written, and how an answer is fetched.
+"""A chat as the app holds it: its messages, how they change, and the answer being written.
 
 Everything here runs on the event loop and knows no widget: a chat goes on streaming whether or not
 anything draws it. Views look at `Conversation.version` to see whether there is something new.
@@ -7,86 +7,28 @@ anything draws it. Views look at `Conversation.version` to see whether there is 
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal
 
-from engine.protocol import Accepted, ChatMessage, ChatOptions, Delta, Finished, Snapshot, Status, StepReport
-from pagechat.client import DaemonGone, RequestFailed
-from pagechat.store import Chat, MessageStatus, Role, StoredMessage
+from engine.protocol import ChatMessage
+from pagechat.app.chat_settings import ChatSettings, settings_from
+from pagechat.app.client_api import Client
+from pagechat.app.fetching import Asking, fetch
+from pagechat.app.message import Message
+from pagechat.app.rate import Rate
+from pagechat.client import DaemonGone
+from pagechat.store import Chat, StoredMessage
 from pagechat.text_safety import sanitize
 
 TITLE_LENGTH = 40
 STOP_TIMEOUT_S = 3.0
 """How long a stopped answer may wait for the daemon's last word before it ends without."""
 
-TabState = Literal["idle", "streaming", "unread", "error"]
-
-
-class Reports(Protocol):
-    """A telemetry subscription."""
-
-    def __aiter__(self) -> AsyncIterator[StepReport]: ...
-
-    def close(self) -> None: ...
-
-
-class Client(Protocol):
-    """What the app needs of `pagechat.client.AsyncEngineClient`."""
-
-    def chat(
-        self,
-        messages: Sequence[ChatMessage],
-        *,
-        session: str | None = None,
-        options: ChatOptions | None = None,
-        request_id: str | None = None,
-        keep: bool = False,
-    ) -> AsyncIterator[Accepted | Delta | Finished]: ...
-
-    async def cancel(self, request_id: str) -> None: ...
-
-    async def status(self) -> Status: ...
-
-    async def snapshot(self) -> Snapshot: ...
-
-    def telemetry(self) -> Reports: ...
-
-    async def stop_daemon(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-@dataclass(eq=False, slots=True)
-class Message:
-    """One message. `content` is what was said; `shown` is the same, safe to display."""
-
-    role: Role
-    content: str
-    status: MessageStatus = "complete"
-    facts: dict[str, Any] = field(default_factory=dict)
-    stored_id: int | None = None
-    """Row in the store; None: not saved yet."""
-    version: int = 0
-    """Grows with every change."""
-    shown: str = ""
-
-    def __post_init__(self) -> None:
-        self.shown = sanitize(self.content)
-
-    def append(self, text: str) -> None:
-        self.content += text
-        self.shown += sanitize(text)
-        self.version += 1
-
-    def end(self, status: MessageStatus, content: str | None = None) -> None:
-        """No more text comes. `content` replaces what was streamed, when given."""
-        if content is not None:
-            self.content = content
-        self.shown = sanitize(self.content)
-        self.status = status
-        self.version += 1
+TabState = Literal["idle", "thinking", "streaming", "unread", "error"]
+Save = Callable[[], Awaitable[None]]
 
 
 @dataclass(eq=False, slots=True)
@@ -96,20 +38,48 @@ class Conversation:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     title: str = ""
     messages: list[Message] = field(default_factory=list)
+    settings: ChatSettings = field(default_factory=ChatSettings)
+    parent: str | None = None
+    """The chat it was forked from, and how many messages it had in common with it then."""
+    forked_at: int | None = None
+    dropped: set[Message] = field(default_factory=set)
+    """Messages that were taken out; the store is told that they are deleted."""
+    queue: list[str] = field(default_factory=list)
+    """Prompts that wait for their turn, the next one first."""
+    held: bool = False
+    """The queue waits for a person: the last answer failed."""
+    pinned: bool = False
+    """The engine never takes its blocks for others."""
+    draft: str = ""
+    """What was being written here when another tab was chosen."""
     unread: bool = False
     version: int = 0
-    """Grows with every change of title, messages or state."""
+    """Grows with every change of title, messages, queue or state."""
     task: asyncio.Task[None] | None = None
     """Fetches the answer being written."""
     request_id: str | None = None
+    asked_at: float = 0.0
+    """Unix time at which the last answer was asked for."""
     stopping: bool = False
+    rate: Rate = field(default_factory=Rate)
     saved_title: str | None = None
     """Title in the store; None: the chat is not there yet."""
+    saved_settings: ChatSettings = field(default_factory=ChatSettings)
 
     @classmethod
     def restored(cls, chat: Chat, messages: Iterable[StoredMessage]) -> Conversation:
         held = [Message(m.role, m.content, m.status, m.facts, m.id) for m in messages]
-        return cls(id=chat.id, title=chat.title, messages=held, saved_title=chat.title)
+        settings = settings_from(chat.settings)
+        return cls(
+            id=chat.id,
+            title=chat.title,
+            messages=held,
+            settings=settings,
+            parent=chat.parent,
+            forked_at=chat.forked_at,
+            saved_title=chat.title,
+            saved_settings=settings,
+        )
 
     @property
     def answer(self) -> Message | None:
@@ -122,9 +92,14 @@ class Conversation:
         return self.answer is not None
 
     @property
+    def blank(self) -> bool:
+        """Nothing has been said or asked for here."""
+        return not self.messages and not self.queue
+
+    @property
     def state(self) -> TabState:
-        if self.streaming:
-            return "streaming"
+        if (answer := self.answer) is not None:
+            return "streaming" if answer.content else "thinking"
         if self.messages and self.messages[-1].status == "error":
             return "error"
         return "unread" if self.unread else "idle"
@@ -141,13 +116,20 @@ class Conversation:
         self.title = " ".join(title.split())[:200]
         self.changed()
 
-    def context(self) -> list[ChatMessage]:
-        """What the model is given: strictly alternating, as many chat templates demand.
+    def configure(self, settings: ChatSettings) -> None:
+        """From the next answer on."""
+        self.settings = settings
+        self.changed()
+
+    def context(self, end: int | None = None) -> list[ChatMessage]:
+        """What the model is given of the messages before `end`: strictly alternating, as many chat templates demand.
 
         An answer that never got a word is left out, and the questions around it become one.
         """
         context: list[ChatMessage] = []
-        for message in self.messages:
+        if self.settings.system:
+            context.append(ChatMessage(role="system", content=self.settings.system))
+        for message in self.messages[:end]:
             if message.role == "assistant" and not message.content:
                 continue
             if context and context[-1].role == message.role == "user":
@@ -159,19 +141,32 @@ class Conversation:
 
     # -- asking --------------------------------------------------------------------------------
 
-    def ask(self, text: str, client: Client | None, save: Callable[[], Awaitable[None]]) -> None:
+    def ask(self, text: str, client: Client | None, save: Save) -> None:
         """Add the user's message and start fetching the answer. Only when none is being written."""
-        if self.streaming:
-            raise RuntimeError("an answer is being written")
+        self._check_idle()
         if not self.title:
             self.title = title_of(text)
         self.messages.append(Message("user", text))
-        context = self.context()
-        answer = Message("assistant", "", "streaming")
-        self.messages.append(answer)
-        self.request_id, self.stopping = uuid.uuid4().hex, False
-        self.task = asyncio.create_task(self._fetch(answer, context, client, save))
-        self.changed()
+        self._fetch_new(client, save)
+
+    def edit(self, index: int, text: str, client: Client | None, save: Save) -> None:
+        """Ask `text` instead of the user's message at `index`; what followed it goes."""
+        self._check_idle()
+        self.set_messages(self.messages[:index])
+        self.ask(text, client, save)
+
+    def regenerate(self, index: int, client: Client | None, save: Save) -> None:
+        """Another answer instead of the one at `index`; what followed it goes."""
+        self._check_idle()
+        self.set_messages(self.messages[:index])
+        self._fetch_new(client, save)
+
+    def go_on(self, client: Client | None, save: Save) -> None:
+        """Continue the last answer where it stopped."""
+        self._check_idle()
+        answer = self.messages[-1]
+        answer.facts.pop("error", None)
+        self._fetch(answer, self.context(), client, save, continues=True)
 
     async def stop(self, client: Client | None) -> None:
         """End the answer being written and keep its text. Returns when it has ended."""
@@ -190,36 +185,69 @@ class Conversation:
             task.cancel()
             await asyncio.wait({task})
 
-    async def _fetch(
-        self, answer: Message, context: list[ChatMessage], client: Client | None, save: Callable[[], Awaitable[None]]
+    # -- changing what was said ----------------------------------------------------------------
+
+    def set_messages(self, messages: list[Message]) -> None:
+        """The chat is these messages from now on: some may have gone, some may be back."""
+        kept = set(messages)
+        for message in self.messages:
+            if message not in kept:
+                self._mark(message, deleted=True)
+        for message in messages:
+            if message in self.dropped:
+                self._mark(message, deleted=False)
+        self.messages = list(messages)
+        self.changed()
+
+    def fork(self, end: int) -> Conversation:
+        """A new chat that starts as this one's first `end` messages."""
+        child = Conversation(
+            title=f"{self.title or 'chat'}'",
+            messages=[message.copied() for message in self.messages[:end]],
+            settings=self.settings,
+            parent=self.id,
+            forked_at=end,
+        )
+        child.changed()
+        return child
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _check_idle(self) -> None:
+        if self.streaming:
+            raise RuntimeError("an answer is being written")
+
+    def _mark(self, message: Message, *, deleted: bool) -> None:
+        (self.dropped.add if deleted else self.dropped.discard)(message)
+        message.deleted = deleted
+        message.version += 1
+
+    def _fetch_new(self, client: Client | None, save: Save) -> None:
+        context = self.context()
+        answer = Message("assistant", "", "streaming")
+        self.messages.append(answer)
+        self._fetch(answer, context, client, save)
+
+    def _fetch(
+        self, answer: Message, context: list[ChatMessage], client: Client | None, save: Save, continues: bool = False
     ) -> None:
+        answer.status = "streaming"
+        answer.version += 1
+        self.request_id, self.stopping, self.held = uuid.uuid4().hex, False, False
+        self.rate, self.asked_at = Rate(), time.time()
+        asking = Asking(client, self.id, self.request_id, context, self.settings.options, continues)
+        self.task = asyncio.create_task(self._run(answer, asking, save))
+        self.changed()
+
+    async def _run(self, answer: Message, asking: Asking, save: Save) -> None:
+        def progress(tokens: int) -> None:
+            self.rate.saw(tokens)
+            self.changed()
+
         try:
-            await save()
-            if client is None:
-                raise DaemonGone("there is no daemon at the moment")
-            async for message in client.chat(context, session=self.id, request_id=self.request_id, keep=True):
-                if isinstance(message, Accepted):
-                    answer.facts["prompt_tokens"] = message.prompt_tokens
-                elif isinstance(message, Delta):
-                    answer.append(message.text)
-                    answer.facts["completion_tokens"] = message.tokens
-                else:
-                    _finish(answer, message)
-                self.changed()
-            if answer.status == "streaming":
-                _fail(answer, "the answer broke off without an end")
-        except (RequestFailed, DaemonGone) as error:
-            if self.stopping:
-                answer.end("stopped")
-            elif isinstance(error, RequestFailed) and error.code == "too_long" and len(context) > 1:
-                _fail(answer, f"{error}. The chat so far is part of the prompt; a new chat (ctrl+n) starts without it.")
-            else:
-                _fail(answer, str(error) or type(error).__name__)
-        except asyncio.CancelledError:
-            answer.end("stopped")
-        except Exception as error:  # one broken answer must not take the others down
-            _fail(answer, f"{type(error).__name__}: {error}")
+            await fetch(answer, asking, save, progress, lambda: self.stopping)
         finally:
+            self.held = answer.status == "error"
             self.unread = True
             self.request_id = None
             self.changed()
@@ -229,44 +257,3 @@ def title_of(text: str) -> str:
     """A chat's title from its first question: its first words, on one line."""
     words = " ".join(sanitize(text[:400]).split())
     return words if len(words) <= TITLE_LENGTH else words[: TITLE_LENGTH - 1].rstrip() + "…"
-
-
-def _finish(answer: Message, finished: Finished) -> None:
-    answer.facts |= {
-        "finish_reason": finished.finish_reason,
-        "prompt_tokens": finished.usage.prompt_tokens,
-        "cached_tokens": finished.usage.cached_tokens,
-        "completion_tokens": finished.usage.completion_tokens,
-        "ttft_s": finished.timing.ttft_s,
-        "total_s": finished.timing.total_s,
-        "cache_miss": finished.miss,
-    }
-    answer.end("stopped" if finished.finish_reason == "abort" else "complete", finished.text)
-
-
-def _fail(answer: Message, reason: str) -> None:
-    answer.facts["error"] = reason
-    answer.end("error")
-
-
-def facts_line(message: Message) -> str:
-    """Counts and timings of an answer in one line: `128 tokens · 23.4 tok/s · first after 0.21 s · ...`."""
-    facts = message.facts
-    tokens, ttft, total = facts.get("completion_tokens"), facts.get("ttft_s"), facts.get("total_s")
-    parts = []
-    if isinstance(tokens, int):
-        parts.append(f"{tokens:,} token{'' if tokens == 1 else 's'}")
-        if isinstance(ttft, int | float) and isinstance(total, int | float) and tokens > 1 and total > ttft:
-            parts.append(f"{(tokens - 1) / (total - ttft):.1f} tok/s")
-    if isinstance(ttft, int | float):
-        parts.append(f"first after {ttft:.2f} s")
-    prompt, cached = facts.get("prompt_tokens"), facts.get("cached_tokens")
-    if isinstance(prompt, int):
-        parts.append(f"prompt {prompt:,}" + (f" (cached {cached:,})" if isinstance(cached, int) else ""))
-    if isinstance(miss := facts.get("cache_miss"), str):
-        parts.append(" ".join(sanitize(miss).split()))
-    if message.status == "stopped":
-        parts.append("stopped")
-    elif facts.get("finish_reason") == "length":
-        parts.append("cut at the token limit")
-    return " · ".join(parts)

@@ -7,12 +7,15 @@ disk full, deleted) the chats go on, the trouble is reported once, and writing i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pagechat.app.conversation import Conversation, Message
+from pagechat.app.chat_settings import ChatSettings
+from pagechat.app.conversation import Conversation
+from pagechat.app.message import Message
 from pagechat.store import MessageStatus, Store, StoreError, StoreReplaced
 
 SAVE_EVERY_S = 0.5
@@ -29,6 +32,15 @@ class _Write:
     content: str
     status: MessageStatus
     facts: dict[str, Any]
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """What else of a chat is saved, as it was when the save began."""
+
+    title: str
+    settings: ChatSettings
 
 
 class Keeper:
@@ -83,25 +95,29 @@ class Keeper:
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: function(*arguments))
 
     async def close(self) -> None:
-        """A last save, then the end of the thread and of the store."""
+        """A last save, then the end of the thread and of the store, and of what was deleted."""
         await self.flush()
         if self.trouble:  # a lock held by another process may be gone by now
             await self.flush()
+        else:
+            with contextlib.suppress(StoreError):  # nothing of value is lost: the next time does it
+                await self.call(self.store.purge)
         await self.call(self.store.close)
         self._thread.shutdown(wait=False)
 
     _latest = ""
 
     async def _save(self, conversation: Conversation) -> bool:
-        title = conversation.title
+        chat = _Chat(conversation.title, conversation.settings)
         writes = [
-            _Write(m, m.version, m.content, m.status, dict(m.facts))
-            for m in conversation.messages
+            _Write(m, m.version, m.content, m.status, dict(m.facts), m.deleted)
+            for m in (*conversation.messages, *conversation.dropped)
             if self._saved.get(m) != m.version
         ]
-        if writes or (conversation.messages and title != conversation.saved_title):
+        saved = _Chat(conversation.saved_title or "", conversation.saved_settings)
+        if writes or (conversation.messages and chat != saved):
             try:
-                await self.call(self._write, conversation, title, writes)
+                await self.call(self._write, conversation, chat, writes)
             except StoreReplaced as error:
                 self._start_over()
                 self._latest = f"{error}. Open chats are saved in it."
@@ -112,35 +128,46 @@ class Keeper:
         if conversation.id in self._leaving and not conversation.streaming:
             self._leaving.discard(conversation.id)
             if self._watched.pop(conversation.id, None):
-                for message in conversation.messages:
+                for message in (*conversation.messages, *conversation.dropped):
                     self._saved.pop(message, None)
         return True
 
-    def _write(self, conversation: Conversation, title: str, writes: list[_Write]) -> None:
-        # On the store's thread. `stored_id`, `saved_title` and `_saved` are written here only, under `_lock`,
+    def _write(self, conversation: Conversation, chat: _Chat, writes: list[_Write]) -> None:
+        # On the store's thread. `stored_id`, `saved_...` and `_saved` are written here only, under `_lock`,
         # write by write, so that a failure half-way repeats nothing.
-        store = self.store
-        if title != conversation.saved_title:
+        if chat.title != conversation.saved_title:
             if conversation.saved_title is None:
-                store.create_chat(title, conversation.id)
+                self._create(conversation, chat)
             else:
-                store.rename_chat(conversation.id, title)
-            conversation.saved_title = title
+                self.store.rename_chat(conversation.id, chat.title)
+            conversation.saved_title = chat.title
+        if chat.settings != conversation.saved_settings:
+            self.store.set_settings(conversation.id, chat.settings.as_dict())
+            conversation.saved_settings = chat.settings
         for write in writes:
-            message = write.message
-            if message.stored_id is None:
-                store.create_chat(title, conversation.id)  # another process may have deleted it; nothing if it is there
-                message.stored_id = store.add_message(conversation.id, message.role, write.content, write.status)
-                if write.facts:
-                    store.update_message(message.stored_id, write.content, write.status, write.facts)
-            else:
+            self._write_message(conversation, chat, write)
+            self._saved[write.message] = write.version
+
+    def _write_message(self, conversation: Conversation, chat: _Chat, write: _Write) -> None:
+        store, message = self.store, write.message
+        if message.stored_id is None:
+            if write.deleted:
+                return  # it came and went between two saves
+            self._create(conversation, chat)  # another process may have deleted it; nothing if it is there
+            message.stored_id = store.add_message(conversation.id, message.role, write.content, write.status)
+            if write.facts:
                 store.update_message(message.stored_id, write.content, write.status, write.facts)
-            self._saved[message] = write.version
+        else:
+            store.update_message(message.stored_id, write.content, write.status, write.facts)
+            store.hide_message(message.stored_id, write.deleted)
+
+    def _create(self, conversation: Conversation, chat: _Chat) -> None:
+        self.store.create_chat(chat.title, conversation.id, conversation.parent, conversation.forked_at)
 
     def _start_over(self) -> None:
         """The store is empty: nothing of what is open is in it."""
         self._saved.clear()
         for conversation in self._watched.values():
-            conversation.saved_title = None
-            for message in conversation.messages:
+            conversation.saved_title, conversation.saved_settings = None, ChatSettings()
+            for message in (*conversation.messages, *conversation.dropped):
                 message.stored_id = None

@@ -14,7 +14,7 @@ from typing import Literal
 
 from engine.blocks.mirror import MirrorGap
 from engine.protocol import Snapshot, Status, StepReport
-from pagechat.app.conversation import Client
+from pagechat.app.client_api import Client
 from pagechat.client import ClientError, DaemonGone, RequestFailed
 
 Phase = Literal["connecting", "loading", "ready", "lost", "failed"]
@@ -52,12 +52,24 @@ class Link:
         self._apply_report = apply_report
         self._changed = changed
         self._retry = asyncio.Event()
+        self._resyncing: asyncio.Task[None] | None = None
         self.client: Client | None = None
         self.state = LinkState("connecting")
 
     def retry(self) -> None:
         """Try again now: after `failed`, or instead of waiting after `lost`."""
         self._retry.set()
+
+    def resync(self) -> None:
+        """The pool view has missed something: start it again from a snapshot."""
+        if self.client is not None and self._resyncing is None:
+            self._resyncing = asyncio.create_task(self._resync(self.client))
+            self._resyncing.add_done_callback(self._resynced)
+
+    def _resynced(self, task: asyncio.Task[None]) -> None:
+        self._resyncing = None
+        if not task.cancelled():
+            task.exception()  # a daemon that went away is noticed by `run`
 
     async def run(self) -> None:
         """Connect and follow, for ever; cancelled when the app ends."""

@@ -7,21 +7,25 @@ for which session, which blocks changed a moment ago, who last owned a cached bl
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from engine.blocks.mirror import PoolMirror
-from engine.protocol import PoolStatus, Snapshot, StepReport
+from engine.protocol import PoolStatus, ShadowStatus, Snapshot, StepReport
+from pagechat.app.letters import Letters
+from pagechat.app.timelines import Timelines
 
 FLASH_S = 0.8
 RATE_WINDOW_S = 5.0
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-NO_LETTER = "?"
+LOOKED_AT = 4
+"""Blocks of a group whose owners stand for all of them."""
+MOST_HELD = 20_000
+"""Reports kept while the view is frozen; with more, it starts again from a snapshot."""
 
 CellKind = Literal["free", "cached", "active", "shared", "filling"]
-Flash = Literal["allocate", "hit", "share", "copy", "evict"]
+Flash = Literal["allocate", "hit", "share", "copy", "evict", "preempt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,39 +40,21 @@ class Cell:
     flash: Flash | None = None
 
 
-class Letters:
-    """One letter for each session: tabs keep theirs; sessions of other clients get one when they first own a block."""
+@dataclass(frozen=True, slots=True)
+class Group:
+    """How blocks look that share one cell."""
 
-    def __init__(self) -> None:
-        self._of: dict[str, str] = {}
-        self._tabs: set[str] = set()
-
-    def open_tab(self, session: str) -> str:
-        self._tabs.add(session)
-        return self.get(session)
-
-    def close_tab(self, session: str) -> None:
-        """The letter stays until another session needs it."""
-        self._tabs.discard(session)
-
-    def get(self, session: str) -> str:
-        """The session's letter, given now if it has none. `NO_LETTER` when all 26 are in use."""
-        letter = self._of.get(session)
-        if letter is None:
-            taken = set(self._of.values())
-            letter = next((free for free in LETTERS if free not in taken), NO_LETTER)
-            self._of[session] = letter
-        return letter
-
-    @property
-    def scarce(self) -> bool:
-        """True when somebody has gone without."""
-        return NO_LETTER in self._of.values()
-
-    def forget_unused(self, used: Iterable[str]) -> None:
-        """Take back the letters of sessions that have no tab and are not among `used`."""
-        keep = self._tabs.union(used)
-        self._of = {session: letter for session, letter in self._of.items() if session in keep and letter != NO_LETTER}
+    blocks: int
+    used: int
+    """Those with an owner."""
+    cached: bool
+    """Nobody owns any, and some have content."""
+    letter: str
+    """Of who owns most of them, as far as a few of them tell."""
+    shared: bool
+    """Most of these few have several owners."""
+    copied: bool
+    """One was just copied."""
 
 
 class PoolView:
@@ -86,6 +72,18 @@ class PoolView:
         self._all_dirty = True
         self._generated: deque[tuple[float, int]] = deque()
         self._prompt = self._hit = 0
+        self._since: dict[int, tuple[float, float]] = {}
+        """When a block got its present content, and when that last changed, as far as this view saw it."""
+        self.shadows: list[ShadowStatus] = []
+        """How other policies would fare; the last that the engine told."""
+        self.timelines = Timelines()
+        self.preempted: Counter[str] = Counter()
+        """Preemptions of each session."""
+        self.counts: Counter[str] = Counter()
+        """Events of each kind."""
+        self.frozen_at: float | None = None
+        self._held: deque[StepReport] = deque(maxlen=MOST_HELD)
+        self._totals: tuple[int, PoolStatus] | None = None
 
     def reset(self, snapshot: Snapshot | None) -> None:
         """Start again from a snapshot; None: the engine is gone, and so is its pool."""
@@ -96,10 +94,52 @@ class PoolView:
         self._last_owner.clear()
         self._generated.clear()
         self._prompt = self._hit = 0
+        self._since.clear()
+        self.shadows, self.timelines, self.preempted, self.counts = [], Timelines(), Counter(), Counter()
+        self._held.clear()
+        self.frozen_at = None
+        for table in self.mirror.tables.values() if self.mirror else ():
+            self.timelines.start(table.seq, table.session, table.length)
         self.redraw_all()
 
+    # -- time ----------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Stand still, while the engine goes on: reports are kept, and shown later."""
+        self.frozen_at = self._clock()
+        self.version += 1
+
+    def step_frozen(self) -> bool:
+        """Show the next kept report. False when there is none. Raises MirrorGap."""
+        if not self._held:
+            return False
+        self._advance(self._held.popleft())
+        return True
+
+    def thaw(self) -> None:
+        """Catch up. Raises MirrorGap when the reports kept do not reach that far: take a snapshot."""
+        self.frozen_at = None
+        while self.step_frozen():
+            pass
+        self.version += 1
+
+    @property
+    def behind(self) -> int:
+        """Reports that came since the view was frozen."""
+        return len(self._held)
+
     def apply(self, report: StepReport) -> None:
-        """Advance by a report. Raises MirrorGap when it does not follow: take a snapshot."""
+        """Advance by a report, or keep it while frozen. Raises MirrorGap when it does not follow: take a snapshot."""
+        if self.mirror is None:
+            return
+        if report.generated_tokens:  # what the engine does is told also while the map stands still
+            self._generated.append((self._clock(), report.generated_tokens))
+        if self.frozen_at is None:
+            self._advance(report)
+        else:
+            self._held.append(report)
+
+    def _advance(self, report: StepReport) -> None:
         mirror = self.mirror
         if mirror is None:
             return
@@ -108,16 +148,25 @@ class PoolView:
         if mirror.step == before:
             return
         now = self._clock()
+        preempted = {one.seq for one in report.preempted}
+        self.counts.update(event.kind for event in report.events)
         for event in report.events:
             if event.kind == "release":
                 self._last_owner[event.block] = event.session
+                if event.seq in preempted:
+                    self._flashes[event.block] = ("preempt", now + FLASH_S)
             elif event.kind in ("allocate", "hit", "share", "copy", "evict"):
                 self._last_owner.pop(event.block, None)
                 self._flashes[event.block] = (event.kind, now + FLASH_S)
                 self._dirty.add(event.block)
-        self._dirty |= mirror.take_changed()
-        if report.generated_tokens:
-            self._generated.append((now, report.generated_tokens))
+                self._since[event.block] = (now, now)
+        changed = mirror.take_changed()
+        for block in changed:
+            self._since[block] = (self._since.get(block, (now, now))[0], now)
+        self._dirty |= changed
+        self.timelines.apply(report)
+        self.preempted.update(one.session for one in report.preempted)
+        self.shadows = report.shadows or self.shadows
         self._prompt += report.prompt_tokens
         self._hit += report.cached_tokens
         self.version += 1
@@ -172,6 +221,24 @@ class PoolView:
             return Cell("shared", letter, eighths, flash)
         return Cell("active" if eighths == 8 else "filling", letter, eighths, flash)
 
+    def group(self, first: int, end: int) -> Group:
+        """How the blocks `first..end-1` look together. Cheaper than their cells."""
+        mirror = self.mirror
+        if mirror is None:
+            return Group(end - first, 0, False, "", False, False)
+        refs = mirror.refs[first:end]
+        used = len(refs) - refs.count(0)
+        if not used:
+            cached = any(block in mirror.cached for block in range(first, end))
+            return Group(len(refs), 0, cached, "", False, False)
+        owned = [first + index for index, count in enumerate(refs) if count]
+        looked_at = owned[:: max(1, len(owned) // LOOKED_AT)]
+        letters = Counter(self.letters.get(mirror.tables[mirror.first_owner(block)].session) for block in looked_at)
+        shared = 2 * sum(mirror.refs[block] > 1 for block in looked_at) > len(looked_at)
+        flashes = self._flashes
+        copied = bool(flashes) and any(block in flashes and flashes[block][0] == "copy" for block in owned)
+        return Group(len(refs), used, False, letters.most_common(1)[0][0], shared, copied)
+
     def sessions(self) -> dict[str, int]:
         """Blocks held by each session that holds any, a block held twice by one session counted twice."""
         held: dict[str, int] = {}
@@ -180,11 +247,25 @@ class PoolView:
         return held
 
     def totals(self) -> PoolStatus | None:
-        return self.mirror.status() if self.mirror else None
+        """The totals, counted once for each version of the view: some of them cost the length of the pool."""
+        if self.mirror is None:
+            return None
+        if self._totals is None or self._totals[0] != self.version:
+            self._totals = (self.version, self.mirror.status())
+        return self._totals[1]
+
+    def preempted_times(self, session: str) -> int:
+        """How often the session gave its blocks up for others, since the view began."""
+        return self.preempted[session]
 
     def last_owner(self, block: int) -> str | None:
         """The session that last owned a cached block, when that was seen."""
         return self._last_owner.get(block)
+
+    def age(self, block: int) -> tuple[float, float] | None:
+        """Seconds since the block got its present content, and since that last changed; None when nobody saw it."""
+        found = self._since.get(block)
+        return (self._clock() - found[0], self._clock() - found[1]) if found else None
 
     @property
     def hit_rate(self) -> float | None:
@@ -206,59 +287,3 @@ class PoolView:
     def moving(self) -> bool:
         """True while the rate is still falling to zero, or a flash is still to end."""
         return bool(self._generated or self._flashes)
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The sequences in the pool against contiguous reservation in the same pool.
-
-    The PagedAttention paper's "Orca (Max)" reserves room for the longest possible sequence at admission.
-    """
-
-    reserved_tokens: int
-    """What each request would reserve."""
-    contiguous: int
-    """Requests the pool would hold that way."""
-    sequences: int
-    """Sequences that hold blocks now."""
-    blocks_held: int
-    """Physical blocks that they hold, a shared one counted once."""
-    num_blocks: int
-
-    @property
-    def paged(self) -> int | None:
-        """Sequences like those, at their present size, that the pool holds; None when there are none."""
-        return self.num_blocks * self.sequences // self.blocks_held if self.blocks_held else None
-
-
-def compare(mirror: PoolMirror, max_context: int) -> Comparison:
-    """Contiguous reservation of `max_context` tokens a request against what is held now."""
-    reach = min(max_context, mirror.num_blocks * mirror.block_size)  # no sequence can outgrow the pool
-    return Comparison(
-        reserved_tokens=reach,
-        contiguous=mirror.num_blocks // -(-reach // mirror.block_size),
-        sequences=len(mirror.tables),
-        blocks_held=sum(1 for refs in mirror.refs if refs),
-        num_blocks=mirror.num_blocks,
-    )
-
-
-def table_line(mirror: PoolMirror, session: str, width: int) -> str | None:
-    """The session's newest block table: `0:007 1:002 ... 13:000 (9/16)`; the middle goes when it is too wide."""
-    tables = [table for table in mirror.tables.values() if table.session == session and table.blocks]
-    if not tables:
-        return None
-    table = max(tables, key=lambda table: table.seq)
-    digits = len(str(mirror.num_blocks))
-    entries = [f"{index}:{block:0{digits}}" for index, block in enumerate(table.blocks)]
-    last = table.length - (len(table.blocks) - 1) * mirror.block_size
-    end = f"({max(0, last)}/{mirror.block_size})"
-    line = " ".join([*entries, end])
-    if len(line) <= width:
-        return line
-    tail = entries[-2:]
-    room = width - len(" ".join(["…", *tail, end])) - 1
-    head: list[str] = []
-    while entries[len(head) :] and len(" ".join([*head, entries[len(head)]])) <= room:
-        head.append(entries[len(head)])
-    return " ".join([*head, "…", *tail, end])

@@ -1,6 +1,7 @@
-"""Markdown of answers: which parts of a growing text are finished, and a cheap picture of the part that is not.
+"""Markdown of answers: which parts of a growing text are finished, and how they look.
 
-Parsing here never interprets HTML and never yields markup: the results are slices of the text, or `Content`.
+Parsing here never interprets HTML and never yields markup: the results are slices of the text, or `Content`. (Textual's
+own Markdown widget makes several widgets of each paragraph, item and fence: a long chat of them takes seconds to open.)
 """
 
 from __future__ import annotations
@@ -11,19 +12,18 @@ from functools import cache
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from textual.content import Content
+from textual.highlight import highlight
+from textual.style import Style
 
+THINK, THOUGHT = "<think>", "</think>"
 SKETCH_LIMIT = 8_000
 """Characters. A longer unfinished block is shown as plain text: parsing it ten times a second costs too much."""
 
 
-def make_parser() -> MarkdownIt:
-    """The parser of all answers: GitHub flavour; HTML stays text (`vector<int>`, `<think>`)."""
-    return MarkdownIt("gfm-like", {"html": False})
-
-
 @cache
 def _parser() -> MarkdownIt:
-    return make_parser()
+    """The parser of all answers: GitHub flavour; HTML stays text (`vector<int>`, `<think>`)."""
+    return MarkdownIt("gfm-like", {"html": False})
 
 
 def split_blocks(text: str) -> list[str]:
@@ -51,6 +51,21 @@ def finished_blocks(text: str) -> list[str]:
     return split_blocks(text[: text.rfind("\n") + 1])[:-1]
 
 
+def code_blocks(text: str) -> list[str]:
+    """The content of all fenced and indented code, in order."""
+    return [token.content for token in _parser().parse(text) if token.type in ("fence", "code_block")]
+
+
+def split_reasoning(text: str) -> tuple[str | None, str]:
+    """(what a model thought before its answer, the answer). Reasoning stands in `<think>` at the very beginning;
+    anywhere else these are letters like any other. None: there is none; an answer that is still thinking is "".
+    """
+    if not text.lstrip().startswith(THINK):
+        return None, text
+    thought, _, answer = text.lstrip().removeprefix(THINK).partition(THOUGHT)
+    return thought.strip("\n"), answer.lstrip("\n")
+
+
 def has_references(text: str) -> bool:
     """True when the text defines link references, which pieces cannot see from each other."""
     env: dict[str, object] = {}
@@ -59,62 +74,123 @@ def has_references(text: str) -> bool:
 
 
 def sketch(text: str) -> Content:
-    """An unfinished block as it will roughly look: lists, fences and emphasis, in one piece of content."""
-    if len(text) > SKETCH_LIMIT:
-        return Content(text)
-    lines: list[Content] = []
-    markers: list[str] = []
-    counters: list[int | None] = []
-    row: list[Content] | None = None
+    """An unfinished block, as cheaply as can be: without colours in code."""
+    return Content(text) if len(text) > SKETCH_LIMIT else draw(text, highlight_code=False)
+
+
+def draw(text: str, *, highlight_code: bool = True) -> Content:
+    """Markdown as one piece of content: headings, lists, quotes, tables, code, emphasis and links."""
+    painter = _Painter(highlight_code)
     for token in _parser().parse(text):
+        painter.take(token)
+    return Content("\n").join(painter.lines) if painter.lines else Content(text)
+
+
+class _Painter:
+    """Collects lines, token by token. Quotes and lists put something before each line: `prefix`."""
+
+    def __init__(self, highlight_code: bool) -> None:
+        self.lines: list[Content] = []
+        self._highlight = highlight_code
+        self._prefix: list[Content] = []
+        self._counters: list[int | None] = []
+        self._marker: Content | None = None
+        """What the next line of a list item begins with, instead of its prefix."""
+        self._rows: list[list[Content]] | None = None
+        self._heading = False
+
+    def take(self, token: Token) -> None:
         kind = token.type
-        if kind in ("bullet_list_open", "ordered_list_open"):
-            counters.append(int(token.attrGet("start") or 1) if kind == "ordered_list_open" else None)
-        elif kind in ("bullet_list_close", "ordered_list_close"):
-            counters.pop()
+        if token.level == 0 and token.nesting >= 0 and self.lines:
+            self.lines.append(Content(""))
+        if kind.endswith("list_open"):
+            self._counters.append(int(token.attrGet("start") or 1) if kind == "ordered_list_open" else None)
+        elif kind.endswith("list_close"):
+            self._counters.pop()
         elif kind == "list_item_open":
-            number = counters[-1]
-            markers.append("• " if number is None else f"{number}. ")
-            if number is not None:
-                counters[-1] = number + 1
-        elif kind == "list_item_close" and markers:
-            markers.pop()
+            self._begin_item()
+        elif kind == "list_item_close":
+            self._prefix.pop()
+        elif kind == "blockquote_open":
+            self._prefix.append(Content.styled("▎ ", "$accent"))
+        elif kind == "blockquote_close":
+            self._prefix.pop()
         elif kind in ("fence", "code_block"):
-            indent = "  " * len(counters)
-            for line in token.content.rstrip("\n").split("\n"):
-                lines.append(Content.assemble(indent + "  ", (line, "$text-secondary")))
-        elif kind == "tr_open":
-            row = []
-        elif kind == "inline" and row is not None:
-            row.append(_inline(token))
-        elif kind == "tr_close" and row is not None:
-            lines.append(Content(" │ ").join(row))
-            row = None
+            self._code(token)
+        elif kind == "table_open":
+            self._rows = []
+        elif kind == "tr_open" and self._rows is not None:
+            self._rows.append([])
+        elif kind == "table_close":
+            self._table()
+        elif kind == "heading_open":
+            self._heading = True
         elif kind == "inline":
-            indent = "  " * max(0, len(counters) - 1)
-            for number, part in enumerate(_inline(token).split("\n", allow_blank=True)):
-                marker = markers[-1] if markers else ""
-                lines.append(Content.assemble(indent, marker if number == 0 else " " * len(marker), part))
-            if markers:
-                markers[-1] = " " * len(markers[-1])
-        elif kind == "heading_close" and lines:
-            lines[-1] = lines[-1].stylize("bold")
+            self._text(_inline(token))
         elif kind == "hr":
-            lines.append(Content("───"))
-    return Content("\n").join(lines) if lines else Content(text)
+            self._line(Content.styled("─" * 24, "$frame"))
+
+    def _begin_item(self) -> None:
+        number = self._counters[-1]
+        marker = "• " if number is None else f"{number}. "
+        if number is not None:
+            self._counters[-1] = number + 1
+        self._marker = Content.styled(marker, "$accent")
+        self._prefix.append(Content(" " * len(marker)))
+
+    def _text(self, content: Content) -> None:
+        if self._rows is not None:
+            self._rows[-1].append(content)
+            return
+        for part in content.split("\n", allow_blank=True):
+            self._line(part.stylize("bold $primary") if self._heading else part)
+        self._heading = False
+
+    def _code(self, token: Token) -> None:
+        code = token.content.rstrip("\n").expandtabs(4)
+        language = token.info.split()[0] if token.info.split() else ""
+        content = highlight(code, language=language) if self._highlight and language else Content(code)
+        for line in content.split("\n", allow_blank=True):
+            self._line(Content.assemble(("▏ ", "$frame"), line))
+
+    def _table(self) -> None:
+        rows = self._rows or []
+        self._rows = None
+        widths = [
+            max(cell.cell_length for cell in column) for column in itertools.zip_longest(*rows, fillvalue=Content(""))
+        ]
+        for number, row in enumerate(rows):
+            cells = [cell.pad_right(width - cell.cell_length) for cell, width in zip(row, widths, strict=False)]
+            line = Content(" │ ").join(cells)
+            self._line(line.stylize("bold") if number == 0 else line)
+            if number == 0:
+                self._line(Content.styled("─┼─".join("─" * width for width in widths), "$frame"))
+
+    def _line(self, content: Content) -> None:
+        prefix = list(self._prefix)
+        if self._marker is not None:
+            prefix[-1], self._marker = self._marker, None
+        self.lines.append(Content.assemble(*prefix, content) if prefix else content)
 
 
 def _inline(token: Token) -> Content:
     parts: list[Content] = []
     styles: list[str] = []
+    links: list[str] = []
     for child in token.children or ():
         if child.type in ("softbreak", "hardbreak"):
             parts.append(Content(" " if child.type == "softbreak" else "\n"))
+        elif child.type == "link_open":
+            links.append(str(child.attrGet("href") or ""))
+            styles.append("underline $accent")
         elif child.nesting == 1:
-            styles.append({"strong_open": "bold", "em_open": "italic", "s_open": "strike"}.get(child.type, "underline"))
+            styles.append({"strong_open": "bold", "em_open": "italic", "s_open": "strike"}.get(child.type, ""))
         elif child.nesting == -1:
             styles.pop()
+            if child.type == "link_close":
+                links.pop()
         else:
-            style = " ".join([*styles, *(["$text-warning"] if child.type == "code_inline" else [])])
-            parts.append(Content.styled(child.content, style) if style else Content(child.content))
+            style = " ".join([*filter(None, styles), *(["$text-warning"] if child.type == "code_inline" else [])])
+            part = Content.styled(child.content, style) if style else Content(child.content)
+            parts.append(part.stylize(Style.from_meta({"@click": f"link({links[-1]!r})"})) if links else part)
     return Content("").join(parts)

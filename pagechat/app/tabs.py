@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagechat.app.conversation import Conversation
 from pagechat.app.keeper import Keeper
-from pagechat.app.pool_view import Letters
+from pagechat.app.letters import Letters
 from pagechat.store import StoreError
 
 
@@ -34,7 +34,7 @@ class Tabs:
 
     def new(self) -> Conversation:
         """An empty chat, active. An empty one that is open already serves."""
-        empty = next((c for c in self.conversations if not c.messages), None)
+        empty = next((c for c in self.conversations if c.blank), None)
         if empty is None:
             empty = Conversation()
             self._add(empty)
@@ -46,8 +46,26 @@ class Tabs:
         self.index = index % len(self.conversations)
         self.active.unread = False
 
-    def close(self, conversation: Conversation) -> None:
-        """Close the tab. Its last changes are saved; the chat stays in the history."""
+    def insert(self, conversation: Conversation) -> None:
+        """A chat in a new tab beside the active one, active."""
+        self._add(conversation, self.index + 1)
+        self.choose(self.index + 1)
+
+    def move(self, step: int) -> None:
+        """The active tab changes places with a neighbour; at the ends nothing happens."""
+        to = self.index + step
+        if 0 <= to < len(self.conversations):
+            self.conversations.insert(to, self.conversations.pop(self.index))
+            self.index = to
+
+    def reopen(self, conversation: Conversation, index: int) -> None:
+        """A chat that was just closed, where it was."""
+        if conversation not in self.conversations:
+            self._add(conversation, min(index, len(self.conversations)))
+        self.choose(self.conversations.index(conversation))
+
+    def close(self, conversation: Conversation) -> int:
+        """Close the tab and say where it was. Its last changes are saved; the chat stays in the history."""
         index = self.conversations.index(conversation)
         self.conversations.remove(conversation)
         self._letters.close_tab(conversation.id)
@@ -55,13 +73,14 @@ class Tabs:
         if not self.conversations:
             self._add(Conversation())
         self.choose(min(self.index - (index < self.index), len(self.conversations) - 1))
+        return index
 
     async def open(self, chat_id: str) -> Conversation:
         """The chat of that id in a tab, active. Raises StoreError."""
         conversation = self.find(chat_id)
         if conversation is None:
             conversation = await self._load(chat_id)
-            blank = self.active if not self.active.messages else None
+            blank = self.active if self.active.blank else None
             self._add(conversation)
             if blank is not None:
                 self.close(blank)
@@ -86,8 +105,8 @@ class Tabs:
         active = self.active.id if self.active.messages else None
         await self._keeper.call(self._keeper.store.set_open_tabs, kept, active)
 
-    def _add(self, conversation: Conversation) -> None:
-        self.conversations.append(conversation)
+    def _add(self, conversation: Conversation, index: int | None = None) -> None:
+        self.conversations.insert(len(self.conversations) if index is None else index, conversation)
         self._letters.open_tab(conversation.id)
         self._keeper.watch(conversation)
 

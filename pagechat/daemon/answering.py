@@ -192,6 +192,7 @@ class Answering:
         ready = self._supervisor().ready_engine
         if output.miss is not None and self.text is not None and ready is not None:
             request.miss = describe(output.miss, ready.pool.block_size, self.text.token_text)
+            request.miss_position = output.miss.position
         if output.prompt_logprobs:
             name, index = request.client_request_id, output.index
             told = Delta(request_id=name, text="", tokens=0, index=index, prompt_logprobs=output.prompt_logprobs)

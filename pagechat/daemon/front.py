@@ -25,6 +25,7 @@ from engine.protocol import (
     Chat,
     Failed,
     Finished,
+    GetPieces,
     GetSnapshot,
     GetStatus,
     GetUsage,
@@ -37,7 +38,7 @@ from engine.protocol import (
     StopDaemon,
 )
 from pagechat import __version__
-from pagechat.daemon import sessions
+from pagechat.daemon import pieces, sessions
 from pagechat.daemon.answering import Answering
 from pagechat.daemon.doors import CLIENT_QUEUE, Doors
 from pagechat.daemon.errors import RequestError
@@ -190,6 +191,8 @@ class Front:
                 self._spawn(self._send_snapshot(client, message.ticket))
             case ManageSession() | ListSessions() | GetUsage():
                 self._spawn(self._send_session_answer(client, message))
+            case GetPieces():
+                self._spawn(self._send_pieces(client, message))
             case StopDaemon():
                 log.info("asked to stop by a client")
                 self.stop_asked.set()
@@ -198,7 +201,10 @@ class Front:
         generation = Generation(
             request_id=chat.request_id,
             session=chat.session,
-            prompt=Conversation(messages=[{"role": one.role, "content": one.content} for one in chat.messages]),
+            prompt=Conversation(
+                messages=[{"role": one.role, "content": one.content} for one in chat.messages],
+                continue_final=chat.continue_final,
+            ),
             options=chat.options,
             keep=chat.keep,
             n=chat.n,
@@ -212,6 +218,9 @@ class Front:
 
     async def _send_session_answer(self, client: bytes, question: sessions.SessionQuestion) -> None:
         self._doors.send(client, await sessions.answer(question, self.supervisor.ask))
+
+    async def _send_pieces(self, client: bytes, question: GetPieces) -> None:
+        self._doors.send(client, await pieces.answer(question, self.supervisor.ready, lambda: self.answering.text, self._threads))
 
     async def _send_snapshot(self, client: bytes, ticket: int) -> None:
         try:

@@ -85,6 +85,7 @@ class Request:
     first_token: float | None = None
     miss: str | None = None
     """Why the turn could not reuse all of the session's last one, in words."""
+    miss_position: int | None = None
 
     def __post_init__(self) -> None:
         self.answers = [Answer(index) for index in range(self.wants.n)]
@@ -140,6 +141,7 @@ class Request:
             index=answer.index,
             score=answer.score,
             miss=self.miss,
+            miss_position=self.miss_position,
         )
 
 

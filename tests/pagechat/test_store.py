@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pagechat import store as store_module
+from pagechat import store_schema
 from pagechat.store import Store, StoreError, StoreReplaced
 
 
@@ -204,3 +205,97 @@ def test_several_threads_and_stores_write_at_once(path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(stores[0].messages(chat.id)) == 80
+
+
+def test_a_file_of_version_1_is_brought_up_to_date_with_everything_in_it(path: Path) -> None:
+    # given a history as version 0.1 before forks and search wrote it
+    path.parent.mkdir()
+    with sqlite3.connect(path) as old:
+        old.executescript(store_schema._TABLES + "PRAGMA user_version = 1;")
+        old.execute("INSERT INTO chats VALUES ('essay', 'essay', 1, 1)")
+        old.execute(
+            "INSERT INTO messages (chat_id, role, content, status, writer, created) "
+            "VALUES ('essay', 'user', 'a page table', 'complete', '1', 1)"
+        )
+    store = Store(path)
+    assert [(chat.title, chat.settings, chat.parent) for chat in store.chats()] == [("essay", {}, None)]
+    assert [hit.message_id for hit in store.search("page")] == [store.messages("essay")[0].id]
+
+
+def test_search_finds_beginnings_of_words_whatever_their_case_and_accents(path: Path) -> None:
+    store = Store(path)
+    chat = store.create_chat("t")
+    for text in ("A Page table", "pages\nand PAGING", "le résumé", "nothing of the kind"):
+        store.add_message(chat.id, "user", text)
+    assert {hit.excerpt for hit in store.search("pag")} == {
+        "A \ue000Page\ue001 table",
+        "\ue000pages\ue001 and \ue000PAGING\ue001",
+    }
+    assert len(store.search("page table")) == 1
+    assert [hit.excerpt for hit in store.search("resume")] == ["le \ue000résumé\ue001"]
+    assert store.search("  ") == []
+
+
+def test_search_takes_any_text_for_words(path: Path) -> None:
+    store = Store(path)
+    chat = store.create_chat("t")
+    store.add_message(chat.id, "user", 'say "OR" (x) -- NEAR*')
+    for words in ('"OR"', "(x)", "NEAR*", 'say "', "content:say", "a AND"):
+        store.search(words)
+    assert store.search('"OR" say')
+
+
+def test_search_finds_words_of_languages_without_spaces(path: Path) -> None:
+    store = Store(path)
+    chat = store.create_chat("t")
+    store.add_message(chat.id, "user", "私は仮想記憶が好きです")
+    assert [hit.excerpt for hit in store.search("仮想")] == ["私は\ue000仮想\ue001記憶が好きです"]
+
+
+def test_search_knows_an_answer_once_it_is_complete_and_forgets_what_was_deleted(path: Path) -> None:
+    store = Store(path)
+    chat = store.create_chat("t")
+    answer = store.add_message(chat.id, "assistant", "", "streaming")
+    store.update_message(answer, "paging", "streaming")
+    assert store.search("paging") == []
+    store.update_message(answer, "paging it is", "complete")
+    assert len(store.search("paging")) == 1
+    store.hide_message(answer)
+    assert store.search("paging") == []
+    store.hide_message(answer, hidden=False)
+    store.hide_chat(chat.id)
+    assert store.search("paging") == []
+    store.delete_chat(chat.id)
+    assert store.search("paging") == []
+
+
+def test_what_was_deleted_comes_back_to_its_place_until_it_is_purged(path: Path) -> None:
+    store = Store(path)
+    chat = store.create_chat("t")
+    ids = [store.add_message(chat.id, "user", text) for text in ("one", "two", "three")]
+    store.hide_message(ids[1])
+    assert [m.content for m in store.messages(chat.id)] == ["one", "three"]
+    store.hide_message(ids[1], hidden=False)
+    assert [m.content for m in store.messages(chat.id)] == ["one", "two", "three"]
+    store.hide_chat(chat.id)
+    assert (store.chats(), store.find_chat(chat.id)) == ([], None)
+    store.hide_chat(chat.id, hidden=False)
+    assert store.find_chat(chat.id) == store.chats()[0]
+    store.hide_message(ids[0])
+    store.purge()
+    store.hide_message(ids[0], hidden=False)
+    assert [m.content for m in store.messages(chat.id)] == ["two", "three"]
+
+
+def test_a_chat_remembers_its_settings_and_what_it_was_forked_from(path: Path) -> None:
+    store = Store(path)
+    parent = store.create_chat("essay")
+    child = store.create_chat("essay'", parent=parent.id, forked_at=4)
+    store.set_settings(child.id, {"system": "Be brief.", "temperature": 0.2})
+    found = Store(path).find_chat(child.id)
+    assert found is not None
+    assert (found.settings, found.parent, found.forked_at) == (
+        {"system": "Be brief.", "temperature": 0.2},
+        parent.id,
+        4,
+    )

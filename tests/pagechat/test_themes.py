@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from textual.color import Color
+from textual.theme import Theme
 
-from pagechat.themes import DEFAULT_THEME, load_themes, read_theme, user_theme_dir
+from pagechat.themes import DEFAULT_THEME, contrast, load_themes, read_theme, text_on, user_theme_dir
 
 GOOD = resources.files("themes").joinpath("pagechat-dark.toml").read_text()
 
@@ -18,26 +19,56 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_one_dark_and_one_light_theme_are_built_in(folder: Path) -> None:
+def test_the_built_in_themes_are_there_for_all_eyes_and_terminals(folder: Path) -> None:
     themes, problems = load_themes(folder / "none")
     assert problems == []
-    assert {(theme.name, theme.dark) for theme in themes} == {("pagechat-dark", True), ("pagechat-light", False)}
-    assert DEFAULT_THEME in {theme.name for theme in themes}
+    names = {theme.name for theme in themes}
+    assert len(names) >= 8
+    assert {DEFAULT_THEME, "high-contrast", "colour-blind", "terminal"} <= names
+    assert {theme.dark for theme in themes} == {True, False}
 
 
-def test_text_can_be_read_on_its_background_in_the_built_in_themes(folder: Path) -> None:
-    # WCAG 2: 4.5 for text, 3 for what is secondary
-    for theme in load_themes(folder)[0]:
-        ground = Color.parse(theme.background or "")
-        assert _contrast(ground, Color.parse(theme.foreground or "")) >= 7
-        assert _contrast(ground, Color.parse(theme.variables["muted"])) >= 4.5
+@pytest.mark.parametrize("theme", [theme for theme in load_themes(Path("/none"))[0] if not theme.ansi], ids=str)
+def test_everything_can_be_read_in_the_built_in_themes(theme: Theme) -> None:
+    # WCAG 2: 7 for text (AAA), 4.5 for what is secondary (AA), 3 for marks and large signs
+    grounds = [Color.parse(color or "") for color in (theme.background, theme.surface)]
+    for ground in grounds:
+        assert contrast(ground, Color.parse(theme.foreground or "")) >= 7
+        assert contrast(ground, Color.parse(theme.variables["muted"])) >= 4.5
+        for name in ("primary", "accent", "success", "warning", "error"):
+            assert contrast(ground, Color.parse(getattr(theme, name))) >= 4.5, name
+        assert contrast(ground, Color.parse(theme.secondary or "")) >= 3
+    background = grounds[0]
+    assert contrast(background, Color.parse(theme.variables["block-shared"])) >= 7
+    assert contrast(background, Color.parse(theme.variables["block-cached"])) >= 4.5
+    assert contrast(background, Color.parse(theme.variables["block-cow"])) >= 4.5
+    assert contrast(background, Color.parse(theme.variables["block-free"])) >= 1.7  # dots: there, and not in the way
+    for number in range(1, 9):
+        owner = Color.parse(theme.variables[f"block-owner-{number}"])
+        assert contrast(owner, text_on(owner)) >= 4.5
+
+
+def test_high_contrast_means_it(folder: Path) -> None:
+    (theme,) = [theme for theme in load_themes(folder)[0] if theme.name == "high-contrast"]
+    ground = Color.parse(theme.background or "")
+    for color in (theme.foreground, theme.variables["muted"], theme.accent, theme.error, theme.variables["block-cow"]):
+        assert contrast(ground, Color.parse(color or "")) >= 7
 
 
 def test_owner_colours_are_okabe_and_itos(folder: Path) -> None:
     # emilhvitfeldt.github.io/r-color-palettes/discrete/colorblindr/OkabeIto, black replaced by grey
     okabe_ito = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999"]
     for theme in load_themes(folder)[0]:
-        assert [theme.variables[f"block-owner-{n}"] for n in range(1, 9)] == okabe_ito
+        if not theme.ansi:
+            assert [theme.variables[f"block-owner-{n}"] for n in range(1, 9)] == okabe_ito
+
+
+def test_a_theme_of_the_terminals_colours_has_no_others(folder: Path) -> None:
+    text = resources.files("themes").joinpath("terminal.toml").read_text()
+    (folder / "mine.toml").write_text(text.replace('"ansi_blue"', '"#0000ff"', 1))
+    (folder / "other.toml").write_text(GOOD.replace('"#10141a"', '"ansi_black"'))
+    problems = load_themes(folder)[1]
+    assert ["ansi_blue" in problems[0].reason, "#56b4e9" in problems[1].reason] == [True, True]
 
 
 def test_a_users_theme_is_loaded_beside_them(folder: Path) -> None:
@@ -70,7 +101,7 @@ def test_a_users_theme_may_replace_a_built_in_one(folder: Path) -> None:
 def test_a_bad_theme_is_skipped_with_the_reason(folder: Path, change: object, reason: str) -> None:
     (folder / "bad.toml").write_text(change(GOOD))  # type: ignore[operator]
     themes, problems = load_themes(folder)
-    assert len(themes) == 2
+    assert len(themes) == len(load_themes(folder / "none")[0])
     assert len(problems) == 1
     assert problems[0].file.endswith("bad.toml")
     assert reason in problems[0].reason
@@ -92,12 +123,9 @@ def test_reading_gives_all_colours_of_the_file(folder: Path) -> None:
     assert (theme.primary, theme.variables["block-cow"]) == ("#7aa2c9", "#ff5fa2")
 
 
-def _contrast(one: Color, other: Color) -> float:
-    bright, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
-    return (bright + 0.05) / (dark + 0.05)
-
-
-def _luminance(color: Color) -> float:
-    """Relative luminance, WCAG 2.2."""
-    parts = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in color.normalized]
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+def test_contrast_is_wcags() -> None:
+    # the two ends of its scale, and its definition's own example of a grey: #767676 on white is 4.54
+    black, white = Color(0, 0, 0), Color(255, 255, 255)
+    assert contrast(black, white) == contrast(white, black) == pytest.approx(21)
+    assert contrast(white, Color.parse("#767676")) == pytest.approx(4.54, abs=0.01)
+    assert (text_on(white), text_on(black), text_on(Color.parse("#009e73"))) == (black, white, black)

@@ -1,7 +1,8 @@
-"""Help: the keys, and how to read the map."""
+"""Help: the keys and commands, and how to read the map."""
 
 from __future__ import annotations
 
+import itertools
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -11,29 +12,24 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from pagechat.app.commands import Command
+from pagechat.app.commands.all import COMMANDS
+
 KEYS = [
-    ("Chat", ""),
-    ("enter", "send"),
+    ("Writing", ""),
+    ("enter", "send; while an answer is written, or the engine loads: queue"),
     ("ctrl+j", "new line; shift+enter too, where the terminal sends it"),
-    ("esc", "stop the answer; its text is kept"),
-    ("up, down", "in an empty input: what was sent before"),
+    ("/", "a command; tab completes it"),
+    ("up, down", "in an empty input: what waits, then what was sent before"),
     ("pgup, pgdn", "scroll the chat; ctrl+end: back to its end"),
-    ("Tabs", ""),
-    ("ctrl+n", "new chat"),
     ("alt+1 … alt+9", "go to a tab"),
-    ("ctrl+pgup/pgdn", "go to the tab before, after"),
-    ("f2", "rename"),
-    ("alt+w", "close; the chat stays in the history"),
-    ("ctrl+o", "all chats: open or delete one"),
-    ("Memory", ""),
-    ("f3", "to the map and back"),
+    ("ctrl+p", "all commands, by their names"),
+    ("ctrl+c twice", "quit"),
+]
+MOVES = [
+    ("On the map", ""),
     ("arrows, mouse", "pick a block; pgup, pgdn, home, end"),
-    ("[ and ]", "the block before, after, of this chat"),
-    ("+ and -", "zoom: overview, letters, letters with fill"),
-    ("Anywhere", ""),
-    ("ctrl+p", "all commands, the theme among them"),
-    ("f1", "this help (? too, on the map)"),
-    ("ctrl+q", "quit (ctrl+c twice too)"),
+    ("+ and -", "zoom: all of the pool, two blocks a cell, letters, letters with fill"),
 ]
 
 MAP = [
@@ -46,9 +42,14 @@ MAP = [
     ("used", "blocks with an owner; saved: table entries that sharing spares"),
     ("waste", "slots of used blocks that hold no token yet"),
     ("hit", "share of prompt tokens found in the cache"),
-    ("contiguous", "requests that fit, if each reserves its longest length"),
-    ("paged", "requests that fit, at the size of those held now"),
 ]
+
+PLACES = {
+    "messages": " (while a message is chosen)",
+    "map": " (on the map)",
+    "map itself": " (on the map)",
+    "anywhere": "",
+}
 
 
 class HelpScreen(ModalScreen[None]):
@@ -59,14 +60,34 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog help"):
             yield Static(_table(KEYS), markup=False)
+            yield Static(_commands(COMMANDS), markup=False)
+            yield Static(Content.assemble("\n", _table(MOVES)), markup=False)
             yield Static(Content.assemble("\n", ("Reading the map", "bold"), "\n", _table(MAP)), markup=False)
+
+
+def _commands(commands: tuple[Command, ...]) -> Content:
+    """All commands by group: keys, slash command, what it does."""
+    lines: list[Content] = []
+    for group, members in itertools.groupby(commands, key=lambda command: command.group):
+        lines.append(Content.styled(f"\n{group}", "bold"))
+        for command in members:
+            slash = f"/{command.slash}" if command.slash else ""
+            lines.append(
+                Content.assemble(
+                    (f"  {command.shown_keys:<16}", "$accent"),
+                    (f"{slash:<11}", "$secondary"),
+                    f"{command.title}: ",
+                    (f"{command.help}{PLACES[command.place]}", "$muted"),
+                )
+            )
+    return Content("\n").join(lines)
 
 
 def _table(rows: list[tuple[str, str]]) -> Content:
     lines = []
     for key, meaning in rows:
         if meaning:
-            lines.append(Content.assemble((f"  {key:<15}", "$accent"), meaning))
+            lines.append(Content.assemble((f"  {key:<16}", "$accent"), meaning))
         else:
-            lines.append(Content.styled(f"{key}" if not lines else f"\n{key}", "bold"))
+            lines.append(Content.styled(key, "bold"))
     return Content("\n").join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import ClassVar
 
 from textual import events, on
@@ -11,60 +12,78 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Footer, Markdown
+from textual.widgets import Footer, TextArea
 
+from engine.blocks.mirror import MirrorGap
 from engine.protocol import ModelInfo
+from pagechat.app.block_texts import BlockTexts
+from pagechat.app.client_api import Client
+from pagechat.app.commands.all import BY_ID, COMMANDS, completions, parse_slash
 from pagechat.app.conversation import Conversation
+from pagechat.app.gauges import Gauges
 from pagechat.app.keeper import Keeper
 from pagechat.app.link import Link, LinkState
+from pagechat.app.message import Message
+from pagechat.app.pace import Pace
+from pagechat.app.panels import PaneData
 from pagechat.app.pool_view import PoolView
-from pagechat.app.screens.chats import ChatsScreen
-from pagechat.app.screens.dialogs import AskLine, Confirm
+from pagechat.app.screens.dialogs import Confirm
+from pagechat.app.sending import Sender
 from pagechat.app.tabs import Tabs
+from pagechat.app.undo import Undo
+from pagechat.app.widgets.badge import Badge
+from pagechat.app.widgets.banner import Banner
 from pagechat.app.widgets.block_map import BlockMap
+from pagechat.app.widgets.completions import Completions
 from pagechat.app.widgets.composer import Composer
-from pagechat.app.widgets.memory_pane import Line, MemoryPane
+from pagechat.app.widgets.memory_pane import MemoryPane
+from pagechat.app.widgets.messages import Prose
+from pagechat.app.widgets.queue_view import QueueView
 from pagechat.app.widgets.tab_bar import Tab, TabBar
+from pagechat.app.widgets.tour_card import TourCard
 from pagechat.app.widgets.transcript import Transcript
 from pagechat.store import StoreError
 from pagechat.text_safety import sanitize
 
 TICK_S = 0.1
-SPARKS = "▁▂▃▄▅▆▇█"
 
 
 class MainScreen(Screen[None]):
-    """Draws the tabs' conversations and the pool view, ten times a second at most, and only what changed."""
+    """Draws the tabs' conversations and the pool view, ten times a second at most, and only what changed.
 
+    What a person can do is in `pagechat.app.commands`; each of these is run with this screen.
+    """
+
+    CSS_PATH = "main.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (50, "-narrow"), (100, "-wide")]  # noqa: RUF012 - declared so by Textual
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-middle"), (32, "-high")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+n", "new_chat", "New"),
-        Binding("ctrl+o", "chats", "Chats"),
-        Binding("f2", "rename", "Rename", show=False),
-        Binding("alt+w", "close_chat", "Close", show=False, priority=True),
-        Binding("f3", "memory", "Memory"),
-        Binding("escape", "stop", "Stop"),
-        Binding("f1,question_mark", "app.help", "Help", key_display="f1"),
-        Binding("ctrl+pagedown", "step_tab(1)", show=False, priority=True),
-        Binding("ctrl+pageup", "step_tab(-1)", show=False, priority=True),
+        *(binding for command in COMMANDS if command.place == "anywhere" for binding in command.bindings()),
         Binding("ctrl+end", "end_of_chat", show=False, priority=True),
-        Binding("left_square_bracket", "step_block(-1)", show=False),
-        Binding("right_square_bracket", "step_block(1)", show=False),
         *(Binding(f"alt+{n}", f"choose_tab({n - 1})", show=False, priority=True) for n in range(1, 10)),
     ]
 
-    def __init__(self, tabs: Tabs, view: PoolView, keeper: Keeper) -> None:
+    def __init__(self, tabs: Tabs, view: PoolView, keeper: Keeper, tour_card: TourCard | None = None) -> None:
+        """`tour_card`: shown at the foot, for the guided tour."""
         super().__init__()
+        self._tour_card = tour_card
         self.tabs = tabs
         self.view = view
-        self._keeper = keeper
+        self.keeper = keeper
+        self.undo = Undo()
+        self.gauges = Gauges()
+        self._texts = BlockTexts(lambda: self.client, tabs.find, self._block_size, self._show_texts)
+        self.sender = Sender(lambda: self.client, keeper.flush, view.preempted_times)
         self._link: Link | None = None
         self._transcripts: dict[str, Transcript] = {}
+        self._shown: Conversation | None = None
+        self._editing: Message | None = None
+        self._pace = Pace()
         self._ticks = 0
+        """Frames drawn."""
         self._pane_title = ""
-        self._rates: list[float] = [0.0] * 8
+        self._code_block: tuple[object, int] = (None, 0)
 
     def attach(self, link: Link) -> None:
         """The connection that answers are asked through."""
@@ -75,23 +94,51 @@ class MainScreen(Screen[None]):
         return self._link.state if self._link else LinkState("connecting")
 
     @property
+    def client(self) -> Client | None:
+        """The connection while the engine is ready; None while it is not."""
+        return self._link.client if self._link and self.link_state.phase == "ready" else None
+
+    @property
     def model(self) -> ModelInfo | None:
         status = self.link_state.status
         return status.model if status else None
 
+    @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    @property
+    def block_map(self) -> BlockMap:
+        return self.query_one(BlockMap)
+
+    @property
+    def memory_pane(self) -> MemoryPane:
+        return self.query_one(MemoryPane)
+
+    @property
+    def transcript(self) -> Transcript:
+        """Of the active chat."""
+        return self._transcripts[self.tabs.active.id]
+
     def compose(self) -> ComposeResult:
+        offered = Completions()
         with Horizontal(id="header"):
             yield TabBar(id="tabs")
-            yield Line("badge")
+            yield Badge()
         with Horizontal(id="body"):
             with Vertical(id="chat"):
+                yield Banner()
                 yield Vertical(id="transcripts")
-                yield Composer(id="composer")
-            yield MemoryPane(self.view, self.name_of, id="memory")
+                yield QueueView()
+                yield offered
+                yield Composer(offered, self._take_back)
+            yield MemoryPane(self.view, id="memory")
+        if self._tour_card is not None:
+            yield self._tour_card
         yield Footer(compact=True, show_command_palette=True)
 
     async def on_mount(self) -> None:
-        self.query_one(Composer).focus()
+        self.composer.focus()
         await self.show_active()
         self.set_interval(TICK_S, self._tick)
 
@@ -110,33 +157,65 @@ class MainScreen(Screen[None]):
         for chat_id, other in self._transcripts.items():
             other.display = chat_id == conversation.id
         await transcript.sync(now=True)
-        self._show_tabs()
+        self.show_tabs()
         self._show_texts()
 
     async def _tick(self) -> None:
+        if self.sender.pump(self.tabs.conversations):
+            await self.remember_tabs()
+        if not self._pace.may_draw():
+            return
         self._ticks += 1
         self.query_one(MemoryPane).sync_map()
         transcript = self._transcripts.get(self.tabs.active.id)
         if transcript is not None:
             await transcript.sync()
         if self._ticks % 5 == 0:
+            if self.view.moving or self.tabs.streaming:  # a quiet pool is not worth minutes of flat lines
+                self.gauges.sample(self.view)
             self._show_texts()
-        self._show_tabs()
+        self.show_tabs()
 
-    def _show_tabs(self) -> None:
+    def show_tabs(self) -> None:
         self.tabs.active.unread = False
-        tabs = [Tab(self.tabs.letter(c), c.label, c.state) for c in self.tabs.conversations]
+        settled = self._ticks % 5 == 0
+        tabs = []
+        for conversation, old in zip(self.tabs.conversations, self._old_tabs(), strict=True):
+            state = conversation.state
+            fresh = round(conversation.rate.tokens_per_s) if state == "streaming" else 0
+            rate = fresh if settled or old is None or state != old.state else old.rate
+            letter, queued = self.tabs.letter(conversation), len(conversation.queue)
+            tabs.append(Tab(letter, conversation.label, state, rate, queued, conversation.pinned))
         self.query_one(TabBar).show(tabs, self.tabs.index)
+        self.query_one(QueueView).sync(self.tabs.active, self._editing is not None, self.composer.size.width)
+
+    def _old_tabs(self) -> list[Tab | None]:
+        """What the tab bar shows for each conversation now, as far as the tabs stand in the same places."""
+        shown: list[Tab | None] = list(self.query_one(TabBar).tabs)
+        count = len(self.tabs.conversations)
+        return (shown + [None] * count)[:count]
 
     def _show_texts(self) -> None:
         self.view.tidy_letters()
         pane = self.query_one(MemoryPane)
-        pane.sync_text(self.model, self.tabs.active.id)
+        pane.sync_text(
+            PaneData(
+                view=self.view,
+                gauges=self.gauges,
+                model=self.model,
+                active=self.tabs.active.id,
+                selected=self.block_map.selected,
+                chats=self.tabs.conversations,
+                name_of=self.name_of,
+                text_of=self._texts.get,
+            ),
+            moves=bool(self.tabs.streaming),
+        )
         title = self._title()
         if title != self._pane_title:
             self._pane_title = title
             pane.border_title = Content(title)
-        self.query_one("#badge", Line).show(self._badge())
+        self.query_one(Badge).sync(self.link_state, self.view.tokens_per_s())
 
     def _title(self) -> str:
         """What runs where, for the frame of the memory pane."""
@@ -146,73 +225,125 @@ class MainScreen(Screen[None]):
         name = " ".join(sanitize(model.name).split())
         return f"{name[-40:]} · {model.device} {model.dtype} · {mirror.block_size}-token blocks"
 
-    def _badge(self) -> Content:
-        state = self.link_state
-        if state.phase == "ready":
-            rate = self.view.tokens_per_s()
-            self._rates = [*self._rates[1:], rate]
-            top = max(*self._rates, 1.0)
-            spark = "".join(SPARKS[min(7, int(7 * value / top + 0.5))] for value in self._rates)
-            return Content.assemble(
-                (spark, "$accent" if rate else "$muted"),
-                (f" {rate:6.1f} tok/s ", "bold" if rate else "$muted"),
-            )
-        if state.phase == "loading":
-            load = state.status.load if state.status else None
-            percent = f" {100 * load.done // load.total} %" if load and load.total else ""
-            return Content.styled(f"◌ engine {load.stage if load else 'restarting'}{percent} ", "$warning")
-        text = {"connecting": "◌ connecting ", "lost": "! daemon gone, trying again ", "failed": "! engine failed "}
-        return Content.styled(text[state.phase], "bold $error" if state.phase != "connecting" else "$warning")
-
     def name_of(self, session: str) -> str:
         """What to call the owner of a block."""
         conversation = self.tabs.find(session)
         return conversation.label if conversation else " ".join(sanitize(session[:24]).split()) or "(no name)"
 
+    def _block_size(self) -> int | None:
+        return self.view.mirror.block_size if self.view.mirror else None
+
+    def show_link(self, state: LinkState) -> None:
+        if self.is_mounted:
+            self.query_one(Banner).show(state)
+
+    @on(Banner.Retry)
+    def retry_link(self) -> None:
+        """Look for the daemon again: after a failure, or now instead of later."""
+        if self._link is not None:
+            self._link.retry()
+
     # -- asking --------------------------------------------------------------------------------
 
     @on(Composer.Submitted)
-    async def _send(self, event: Composer.Submitted) -> None:
-        conversation = self.tabs.active
-        if conversation.streaming:
-            self.notify("Still answering. Esc stops it; your text stays here.", markup=False)
+    async def _submitted(self, event: Composer.Submitted) -> None:
+        conversation, text = self.tabs.active, event.text
+        if not text.strip():
+            if conversation.queue:
+                self.sender.release(conversation)
             return
-        if self.link_state.phase != "ready" or self._link is None:
+        slash = parse_slash(text)
+        if isinstance(slash, str):
+            self.notify(slash, severity="warning", markup=False)
+        elif slash is not None:
+            self.composer.accept()
+            await self.action_command(slash[0].id, slash[1])
+        elif self._editing is not None:
+            await self._send_edited(conversation, self._editing, text)
+        else:
+            self.composer.accept()
+            self.sender.submit(conversation, text)
+            await self.follow()
+
+    async def _send_edited(self, conversation: Conversation, message: Message, text: str) -> None:
+        if message not in conversation.messages or not self.ready_to_ask():
+            return
+        await conversation.stop(self.client)
+        before = list(conversation.messages)
+
+        async def back() -> None:
+            await conversation.stop(self.client)
+            conversation.set_messages(before)
+
+        self.undo.add("edit of a message", back)
+        self._editing = None
+        self.composer.accept()
+        self.sender.edit(conversation, before.index(message), text)
+        await self.follow()
+
+    def begin_edit(self, conversation: Conversation, message: Message) -> None:
+        """The next text that is sent takes the place of `message`."""
+        self._editing = message
+        self.composer.fill(message.content)
+        self.to_composer()
+        self.show_tabs()
+
+    def ready_to_ask(self) -> bool:
+        """The engine answers now; tells the person when it does not."""
+        if self.client is None:
             self.notify("The engine is not ready yet. Your text stays here.", severity="warning", markup=False)
-            return
-        first = not conversation.messages
-        conversation.ask(event.text, self._link.client, self._keeper.flush)
-        self.query_one(Composer).accept()
-        transcript = self._transcripts[conversation.id]
+        return self.client is not None
+
+    async def follow(self) -> None:
+        """Draw what was just asked, and stay at the end of the chat."""
+        transcript = self.transcript
+        transcript.deselect()
         await transcript.sync(now=True)
         transcript.anchor()
-        if first:
-            await self._remember()
+        self.show_tabs()
+        await self.remember_tabs()
 
-    async def action_stop(self) -> None:
-        """Stop the answer; without one, back to the input."""
-        conversation = self.tabs.active
-        if conversation.streaming and self._link is not None:
-            if not conversation.stopping:
-                self.run_worker(conversation.stop(self._link.client), group="stop")
-        else:
-            self.set_class(False, "-memory")
-            self.query_one(Composer).focus()
+    def _take_back(self) -> str | None:
+        taken = self.sender.take_back(self.tabs.active)
+        self.show_tabs()
+        return taken
+
+    @on(TextArea.Changed, "#composer")
+    def _typed(self) -> None:
+        self.query_one(Completions).offer(completions(self.composer.text) if len(self.composer.text) < 40 else [])
+
+    # -- commands ------------------------------------------------------------------------------
+
+    async def action_command(self, command_id: str, argument: str = "") -> None:
+        """Run a command of `pagechat.app.commands`."""
+        if command_id == "answer.stop" and self._editing is not None:
+            self._editing = None
+            self.composer.fill("")
+            self.show_tabs()
+            return
+        result = BY_ID[command_id].run(self, argument)
+        if inspect.isawaitable(result):
+            await result
+
+    def copy(self, what: str, text: str) -> None:
+        """To the clipboard, through the terminal (OSC 52), so that it works over SSH too."""
+        self.app.copy_to_clipboard(text)
+        self.notify(f"{what} is copied ({len(text):,} characters).", markup=False)
+
+    def next_code_block(self, count: int) -> int:
+        """Which of `count` code blocks to copy: the last; then, asked again at once, the one before it."""
+        key = (self.tabs.active, self.transcript.selected, count)
+        before, number = self._code_block
+        number = (number - 1) % count if before == key else count - 1
+        self._code_block = (key, number)
+        return number
 
     # -- tabs ----------------------------------------------------------------------------------
-
-    async def action_new_chat(self) -> None:
-        self.tabs.new()
-        await self._switched()
 
     async def action_choose_tab(self, index: int) -> None:
         if index < len(self.tabs.conversations):
             self.tabs.choose(index)
-            await self._switched()
-
-    async def action_step_tab(self, step: int) -> None:
-        self.tabs.choose(self.tabs.index + step)
-        await self._switched()
+            await self.switched()
 
     @on(TabBar.Chosen)
     async def _tab_chosen(self, event: TabBar.Chosen) -> None:
@@ -220,99 +351,61 @@ class MainScreen(Screen[None]):
 
     @on(TabBar.NewTab)
     async def _tab_wanted(self) -> None:
-        await self.action_new_chat()
+        await self.action_command("chat.new")
 
-    async def _switched(self) -> None:
+    async def switched(self) -> None:
+        """Another tab is active: show it, with the text that was being written there."""
+        self._swap_drafts()
         self.view.redraw_all()
         await self.show_active()
-        self.set_class(False, "-memory")
-        self.query_one(Composer).focus()
-        await self._remember()
+        self.to_composer()
+        await self.remember_tabs()
 
-    async def _remember(self) -> None:
+    def _swap_drafts(self) -> None:
+        if self._shown is self.tabs.active:
+            return
+        if self._shown is not None and self._editing is None:
+            self._shown.draft = self.composer.text
+        self._editing = None
+        if self._shown is not None:
+            self.composer.fill(self.tabs.active.draft)
+        self._shown = self.tabs.active
+
+    async def show_message(self, conversation: Conversation, stored_id: int) -> None:
+        """Bring a message that a search found into view."""
+        message = next((m for m in conversation.messages if m.stored_id == stored_id), None)
+        if message is not None:
+            self.transcript.focus()
+            await self.transcript.select(message)
+
+    def thaw(self) -> None:
+        """The map catches up with the engine."""
+        try:
+            self.view.thaw()
+        except MirrorGap:
+            if self._link is not None:
+                self._link.resync()
+
+    async def remember_tabs(self) -> None:
         try:
             await self.tabs.remember()
         except StoreError as error:
             self.notify(f"Not saved: {error}", severity="error", markup=False)
 
-    def action_rename(self) -> None:
-        conversation = self.tabs.active
-
-        def renamed(title: str | None) -> None:
-            if title:
-                conversation.rename(title)
-                self._show_tabs()
-
-        self.app.push_screen(AskLine("Name of this chat", conversation.title), renamed)
-
-    def action_close_chat(self) -> None:
-        conversation = self.tabs.active
-
-        def answered(close: bool | None) -> None:
-            if close:
-                self.run_worker(self._close(conversation), group="close")
-
-        if conversation.streaming:
-            question = Confirm(
-                "Stop the answer and close?", "What is written so far is kept.", "Stop and close", "Stay"
-            )
-            self.app.push_screen(question, answered)
-        else:
-            answered(True)
-
-    async def _close(self, conversation: Conversation) -> None:
-        if conversation not in self.tabs.conversations:
-            return
-        await conversation.stop(self._link.client if self._link else None)
-        self.tabs.close(conversation)
-        await self._switched()
-
-    def action_chats(self) -> None:
-        self.run_worker(self._choose_chat(), group="chats", exclusive=True)
-
-    async def _choose_chat(self) -> None:
-        try:
-            chats = await self._keeper.call(self._keeper.store.chats)
-            choice = await self.app.push_screen_wait(ChatsScreen(chats, {c.id for c in self.tabs.conversations}))
-            if choice is None:
-                return
-            what, chat_id = choice
-            if what == "open":
-                await self.tabs.open(chat_id)
-            else:
-                conversation = self.tabs.find(chat_id)
-                if conversation is not None:
-                    await self._close(conversation)
-                    await self._keeper.flush()
-                await self._keeper.call(self._keeper.store.delete_chat, chat_id)
-            await self._switched()
-        except StoreError as error:
-            self.notify(f"The history cannot be read: {error}", severity="error", markup=False)
-
     # -- moving about --------------------------------------------------------------------------
 
-    def action_memory(self) -> None:
-        """Between the chat and the map."""
-        block_map = self.query_one(BlockMap)
-        to_map = self.focused is not block_map
-        self.set_class(to_map, "-memory")
-        (block_map if to_map else self.query_one(Composer)).focus()
-        self.call_after_refresh(self._show_texts)
+    def to_composer(self) -> None:
+        self.set_class(False, "-memory")
+        self.composer.focus()
 
-    def action_step_block(self, step: int) -> None:
-        """The cursor to the next block of the active chat, in its table's order."""
-        mirror = self.view.mirror
-        tables = [t for t in mirror.tables.values() if t.session == self.tabs.active.id and t.blocks] if mirror else []
-        if not tables:
-            return
-        blocks = max(tables, key=lambda table: table.seq).blocks
-        block_map = self.query_one(BlockMap)
-        at = blocks.index(block_map.selected) + step if block_map.selected in blocks else 0
-        block_map.select(blocks[at % len(blocks)])
+    def to_map(self) -> None:
+        self.set_class(True, "-memory")
+        self.block_map.focus()
+        self.call_after_refresh(self._show_texts)
 
     def scroll_chat(self, pages: int) -> None:
         """One page up (-1) or down (1)."""
-        transcript = self._transcripts[self.tabs.active.id]
+        transcript = self.transcript
         if pages < 0 and transcript.scroll_y <= 0:
             self.run_worker(transcript.show_earlier(), group="earlier")
         elif pages < 0:
@@ -321,10 +414,10 @@ class MainScreen(Screen[None]):
             transcript.scroll_page_down(animate=False)
 
     def action_end_of_chat(self) -> None:
-        self._transcripts[self.tabs.active.id].anchor()
+        self.transcript.anchor()
 
-    @on(Markdown.LinkClicked)
-    def _link_clicked(self, event: Markdown.LinkClicked) -> None:
+    @on(Prose.LinkClicked)
+    def _link_clicked(self, event: Prose.LinkClicked) -> None:
         event.stop()
         href = event.href
         if not href.startswith(("http://", "https://", "mailto:")):

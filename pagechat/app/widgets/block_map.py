@@ -1,6 +1,7 @@
 """The live map of the block pool: one widget, drawn by lines, redrawn only where blocks changed.
 
 ```
+zoom -1  ▃ one cell for many blocks: how many are used, in the colour of who has most of them; any pool in one view
 zoom 0   ▀ two blocks a cell, colour only: the whole of a large pool at a glance
 zoom 1   a one cell a block: letter of the owner, UPPER CASE when shared, ▃ the block being filled
 zoom 2   a▃ two cells a block: letter and fill
@@ -11,25 +12,25 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rich.color import Color as RichColor
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.color import Color
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from pagechat.app.pool_view import Cell, PoolView
-from pagechat.app.widgets.tab_bar import owner_number
+from pagechat.app.commands.all import COMMANDS
+from pagechat.app.pool_view import PoolView
+from pagechat.app.widgets.map_styles import FILLS, MapStyles, density, look, overview_color
 
-FILLS = " ▁▂▃▄▅▆▇█"
+DENSITY, OVERVIEW, LETTERS, LETTERS_AND_FILL = -1, 0, 1, 2
+"""The zooms."""
+LINES_A_FRAME = 8
+FLASH_GLYPHS = {"copy": "+", "evict": "x", "preempt": "!"}
 OVERVIEW_SCREENS = 8
-"""A pool that needs more screens than this at one cell a block starts as an overview."""
-
-StyleKey = tuple[str, str, bool]
+"""A pool that needs more screens than this at one zoom starts at the one before it."""
 
 
 class BlockMap(ScrollView, can_focus=True):
@@ -44,8 +45,11 @@ class BlockMap(ScrollView, can_focus=True):
         Binding("pagedown", "move(0, 10)", show=False),
         Binding("home", "jump(1)", show=False),
         Binding("end", "jump(-1)", show=False),
-        Binding("plus,equals_sign,+,=", "zoom(1)", "Zoom", key_display="+/-"),
-        Binding("minus,-", "zoom(-1)", "Zoom out", show=False),
+        Binding("s", "next_shared", show=False),
+        Binding("f", "largest_hole", show=False),
+        Binding("plus,equals_sign", "zoom(1)", show=False),
+        Binding("minus", "zoom(-1)", show=False),
+        *(binding for command in COMMANDS if command.place == "map" for binding in command.bindings("screen.")),
     ]
 
     class Selected(Message):
@@ -55,11 +59,21 @@ class BlockMap(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.view = view
         self.zoom: int | None = None
-        """0, 1 or 2; None until the size of the pool and of the widget are known."""
+        """-1 to 2; None until the size of the pool and of the widget are known."""
         self.selected: int | None = None
         self._strips: dict[int, Strip] = {}
-        self._styles: dict[StyleKey, Style] = {}
+        self._densities: dict[int, tuple[str, Style]] = {}
+        """Drawn cells of the density zoom, by their first blocks."""
+        self._styles = MapStyles(self)
         self._blocks = 0
+        self._late: set[int] = set()
+        """Lines that look different and are still to be drawn."""
+        self._label_width = 0
+        self.per_row = 1
+        """Blocks in one row of the grid: a multiple of eight, where there is room. Cells, at the density zoom."""
+        self._group = 1
+        """Blocks that share a cell: as few as show the whole pool, at the density zoom."""
+        self._blocks_per_line = 1
 
     # -- geometry ------------------------------------------------------------------------------
 
@@ -68,29 +82,24 @@ class BlockMap(ScrollView, can_focus=True):
         """Cells to draw in, scrollbar left out."""
         return self.scrollable_content_region.size
 
-    @property
-    def _label_width(self) -> int:
-        width = len(str(self.view.num_blocks)) + 1
-        return width if self._room.width >= width + 16 else 0
-
-    @property
-    def per_row(self) -> int:
-        """Blocks in one row of the grid: a multiple of eight, where there is room."""
-        cells = (self._room.width - self._label_width) // (2 if self.zoom == 2 else 1)
-        return max(1, cells // 8 * 8 if cells >= 8 else cells)
-
-    @property
-    def _rows_per_line(self) -> int:
-        return 2 if self.zoom == 0 else 1
+    def _measure(self) -> None:
+        """What follows from the sizes of pool and widget, and the zoom. Asked for thousands of times a redraw."""
+        room, blocks = self._room, self.view.num_blocks
+        label = len(str(blocks)) + 1
+        self._label_width = label if room.width >= label + 16 else 0
+        cells = (room.width - self._label_width) // (2 if self.zoom == LETTERS_AND_FILL else 1)
+        self.per_row = max(1, cells // 8 * 8 if cells >= 8 else cells)
+        self._group = max(1, -(-blocks // (self.per_row * max(1, room.height)))) if self.zoom == DENSITY else 1
+        self._blocks_per_line = self.per_row * (2 if self.zoom == OVERVIEW else self._group)
 
     def line_of(self, block: int) -> int:
         """The line of the map that shows `block`."""
-        return (block - 1) // (self.per_row * self._rows_per_line)
+        return (block - 1) // self._blocks_per_line
 
     def block_at(self, x: int, y: int) -> int | None:
         """The block shown at cell x of line y."""
-        column = (x - self._label_width) // (2 if self.zoom == 2 else 1)
-        block = y * self._rows_per_line * self.per_row + column + 1
+        column = (x - self._label_width) // (2 if self.zoom == LETTERS_AND_FILL else 1)
+        block = y * self._blocks_per_line + column * self._group + 1
         return block if 0 <= column < self.per_row and 1 <= block <= self.view.num_blocks else None
 
     def best_zoom(self) -> int:
@@ -98,8 +107,10 @@ class BlockMap(ScrollView, can_focus=True):
         width, height = max(1, self._room.width - self._label_width), max(1, self._room.height)
         blocks = self.view.num_blocks
         if width // 2 // 8 * 8 * height >= blocks:
-            return 2
-        return 1 if self.app.no_color or width * height * OVERVIEW_SCREENS >= blocks else 0
+            return LETTERS_AND_FILL
+        if self.app.no_color or width * height * OVERVIEW_SCREENS >= blocks:
+            return LETTERS
+        return OVERVIEW if 2 * width * height * OVERVIEW_SCREENS >= blocks else DENSITY
 
     # -- drawing -------------------------------------------------------------------------------
 
@@ -113,13 +124,26 @@ class BlockMap(ScrollView, can_focus=True):
         if dirty is None:
             self._redraw()
             return
-        lines = {self.line_of(block) for block in dirty}
+        lines = self._late | self._changed_lines(dirty)
         for line in lines:
             self._strips.pop(line, None)
         top, bottom = self.scroll_offset.y, self.scroll_offset.y + self.size.height
         visible = sorted(line for line in lines if top <= line < bottom)
-        if visible:
-            self.refresh(*(Region(0, line - top, self.size.width, 1) for line in visible))
+        # Drawing a line of a full map takes milliseconds: those that waited longest go first, the others next time.
+        first, self._late = _turn(visible, self._late, LINES_A_FRAME)
+        if first:
+            self.refresh(*(Region(0, line - top, self.size.width, 1) for line in first))
+
+    def _changed_lines(self, dirty: set[int]) -> set[int]:
+        """Lines that look different. At the density zoom most changes of a block change nothing in its cell."""
+        if self.zoom != DENSITY:
+            return {self.line_of(block) for block in dirty}
+        lines = set()
+        for first in {block - (block - 1) % self._group for block in dirty}:
+            before = self._densities.pop(first, None)
+            if before != self._density(first):
+                lines.add(self.line_of(first))
+        return lines
 
     def render_line(self, y: int) -> Strip:
         line = y + self.scroll_offset.y
@@ -130,15 +154,13 @@ class BlockMap(ScrollView, can_focus=True):
 
     def _draw(self, line: int) -> Strip:
         width, per_row = self.size.width, self.per_row
-        first = line * per_row * self._rows_per_line + 1
+        first = line * self._blocks_per_line + 1
         if first > self.view.num_blocks:
             return Strip.blank(width, self.rich_style)
         parts: list[tuple[str, Style]] = []
         if self._label_width:
-            parts.append((f"{first:>{self._label_width - 1}} ", self._style("label")))
-        end = min(first + per_row - 1, self.view.num_blocks)
-        for block in range(first, end + 1):
-            parts.extend([self._half_blocks(block)] if self.zoom == 0 else self._glyphs(block))
+            parts.append((f"{first:>{self._label_width - 1}} ", self._paint("label")))
+        parts += self._cells(first, min(first + per_row * self._group - 1, self.view.num_blocks))
         segments: list[Segment] = []
         run, run_style = "", parts[0][1]
         for text, style in parts:
@@ -150,107 +172,76 @@ class BlockMap(ScrollView, can_focus=True):
         segments.append(Segment(run, run_style))
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
+    def _cells(self, first: int, end: int) -> list[tuple[str, Style]]:
+        """The cells of a line whose upper row of blocks is `first..end`."""
+        if self.zoom == DENSITY:
+            group = self._group
+            return [self._density(block) for block in range(first, end + 1, group)]
+        if self.zoom == OVERVIEW:
+            return [self._half_blocks(block) for block in range(first, end + 1)]
+        return [cell for block in range(first, end + 1) for cell in self._glyphs(block)]
+
     def _glyphs(self, block: int) -> list[tuple[str, Style]]:
         cell = self.view.cell(block)
         cursor = block == self.selected
-        style = self._style(_look(cell), cell.letter, cursor)
+        style = self._paint(look(cell), cell.letter, cursor)
         owned = cell.kind in ("active", "shared", "filling")
-        if cell.flash == "copy":
-            glyph = "+"
-        elif cell.kind == "filling" and self.zoom == 1:
+        if cell.flash in FLASH_GLYPHS:
+            glyph = FLASH_GLYPHS[cell.flash]
+        elif cell.kind == "filling" and self.zoom == LETTERS:
             glyph = FILLS[cell.fill]
         elif owned:
             glyph = cell.letter if cell.kind == "shared" else cell.letter.lower()
         else:
             glyph = ":" if cell.kind == "cached" else "·"
-        if self.zoom == 1:
+        if self.zoom == LETTERS:
             return [(glyph, style)]
         if owned:
-            return [(glyph, style), (FILLS[cell.fill], self._style(f"{_look(cell)} fill", cell.letter, cursor))]
+            return [(glyph, style), (FILLS[cell.fill], self._paint(f"{look(cell)} fill", cell.letter, cursor))]
         return [(glyph + " ", style)]
 
     def _half_blocks(self, upper: int) -> tuple[str, Style]:
         lower = upper + self.per_row
         cells = [self.view.cell(block) if block <= self.view.num_blocks else None for block in (upper, lower)]
         cursor = self.selected in (upper, lower)
-        top, bottom = (self._overview_color(cell) for cell in cells)
+        top, bottom = (overview_color(cell) for cell in cells)
         used = [cell is not None and cell.kind not in ("free", "cached") for cell in cells]
         if self.app.no_color:
             glyph = "▀" if used == [True, False] else "▄" if used == [False, True] else "█" if all(used) else "·"
-            return glyph, self._style("half", "", cursor)
+            return glyph, self._paint("half", "", cursor)
         if top == bottom and not any(used):
-            return ("·" if cells[0] is not None and cells[0].kind == "free" else ":"), self._style(
+            return ("·" if cells[0] is not None and cells[0].kind == "free" else ":"), self._paint(
                 f"half {top}", "", cursor
             )
-        return "▀", self._style(f"half {top} {bottom}", "", cursor)
+        return "▀", self._paint(f"half {top} {bottom}", "", cursor)
 
-    def _overview_color(self, cell: Cell | None) -> str:
-        if cell is None:
-            return "ground"
-        if cell.flash == "copy":
-            return "block-cow"
-        if cell.kind in ("free", "cached", "shared"):
-            return f"block-{cell.kind}"
-        return f"block-owner-{owner_number(cell.letter)}"
+    def _density(self, first: int) -> tuple[str, Style]:
+        """One cell for `_group` blocks from `first` on: how many are used, and by whom most of them."""
+        cached = self._densities.get(first)
+        if cached is not None:
+            return cached
+        end = min(first + self._group, self.view.num_blocks + 1)
+        found = density(self.view.group(first, end))
+        cursor = self.selected is not None and first <= self.selected < end
+        drawn = self._densities[first] = (found.glyph, self._paint(f"half {found.color}", "", cursor))
+        return drawn
 
-    def _style(self, look: str, letter: str = "", cursor: bool = False) -> Style:
-        key = (look, letter, cursor)
-        style = self._styles.get(key)
-        if style is None:
-            style = self._styles[key] = self._make_style(look, letter, cursor)
-        return style
-
-    def _make_style(self, look: str, letter: str, cursor: bool) -> Style:
-        ground = self.background_colors[1]
-
-        def variable(name: str) -> Color:
-            return ground if name == "ground" else Color.parse(self.app.theme_variables[name])
-
-        owner = variable(f"block-owner-{owner_number(letter)}") if letter else variable("block-cached")
-        bold = False
-        fore, back = owner, ground
-        look, _, second = look.partition(" ")
-        name, _, flash = look.partition("!")
-        if name in ("label", "free"):
-            fore = variable("block-free")
-        elif name == "shared":
-            fore, back, bold = ground, variable("block-shared"), True
-        elif name == "active":
-            fore, back = owner.get_contrast_text(1.0), owner
-        elif name == "filling":
-            back = variable("panel")
-        elif name == "half":
-            colors = [variable(color) for color in second.split()] or [variable("foreground")]
-            fore, back = colors[0], colors[1] if len(colors) > 1 else ground
-        if flash:
-            bold = True
-            if flash == "copy":
-                fore, back = variable("block-cow").get_contrast_text(1.0), variable("block-cow")
-            elif name == "filling":
-                back = variable("block-free")
-            elif name == "active":
-                back = owner.blend(variable("foreground"), 0.45)
-                fore = back.get_contrast_text(1.0)
-            elif name == "shared":
-                back = variable("block-shared").blend(owner, 0.5)
-        if second == "fill" and name != "filling":
-            fore = back  # full: one solid tile in colour, a full glyph without
-        if cursor:
-            fore, back, bold = ground, variable("accent"), True
-        return Style(
-            color=_rich(fore), bgcolor=_rich(back), bold=bold, underline=cursor, reverse=cursor and self.app.no_color
-        )
+    def _paint(self, what: str, letter: str = "", cursor: bool = False) -> Style:
+        return self._styles.get(what, letter, cursor)
 
     def _redraw(self) -> None:
         self._strips.clear()
+        self._densities.clear()
+        self._late.clear()
         self.refresh()
 
     def _lay_out(self) -> None:
         """The pool or the widget has another size."""
         if self.zoom is None and self.view.num_blocks and self.size.height:
+            self._measure()
             self.zoom = self.best_zoom()
-        rows = -(-self.view.num_blocks // self.per_row)
-        self.virtual_size = Size(0, -(-rows // self._rows_per_line))
+        self._measure()
+        self.virtual_size = Size(0, -(-self.view.num_blocks // self._blocks_per_line))
         self._redraw()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -260,6 +251,7 @@ class BlockMap(ScrollView, can_focus=True):
         super().notify_style_update()
         self._styles.clear()
         self._strips.clear()
+        self._densities.clear()
 
     # -- the cursor ----------------------------------------------------------------------------
 
@@ -270,20 +262,24 @@ class BlockMap(ScrollView, can_focus=True):
             return
         for changed in {block, self.selected or block}:
             self._strips.pop(self.line_of(changed), None)
+            self._densities.pop(changed - (changed - 1) % self._group, None)
         self.selected = block
         self.refresh()
+        self._scroll_to_cursor(block)
+        self.post_message(self.Selected())
+
+    def _scroll_to_cursor(self, block: int) -> None:
         line = self.line_of(block)
         if line < self.scroll_offset.y:
             self.scroll_to(y=line, animate=False)
         elif line >= self.scroll_offset.y + self.size.height:
             self.scroll_to(y=line - self.size.height + 1, animate=False)
-        self.post_message(self.Selected())
 
     def action_move(self, columns: int, rows: int) -> None:
         if self.selected is None:
             self.select(1)
         else:
-            target = self.selected + columns + rows * self.per_row
+            target = self.selected + (columns + rows * self.per_row) * self._group
             if 1 <= target <= self.view.num_blocks:
                 self.select(target)
 
@@ -291,10 +287,36 @@ class BlockMap(ScrollView, can_focus=True):
         self.select(block if block > 0 else self.view.num_blocks)
 
     def action_zoom(self, step: int) -> None:
-        zoom = max(0, min(2, (1 if self.zoom is None else self.zoom) + step))
+        """To the next zoom, in or out."""
+        zoom = max(DENSITY, min(LETTERS_AND_FILL, (LETTERS if self.zoom is None else self.zoom) + step))
         if zoom != self.zoom:
             self.zoom = zoom
             self._lay_out()
+            if self.selected is not None:
+                self._scroll_to_cursor(self.selected)
+
+    def action_next_shared(self) -> None:
+        """The next block with several owners, from the cursor on and round again."""
+        mirror = self.view.mirror
+        count, at = self.view.num_blocks, self.selected or 0
+        for step in range(1, count + 1):
+            block = (at + step - 1) % count + 1
+            if mirror is not None and mirror.refs[block] > 1:
+                self.select(block)
+                return
+
+    def action_largest_hole(self) -> None:
+        """The first block of the longest run without an owner."""
+        mirror = self.view.mirror
+        if mirror is None:
+            return
+        best, longest, begin = 1, 0, 1
+        for block in range(1, mirror.num_blocks + 2):
+            if block > mirror.num_blocks or mirror.refs[block]:
+                if block - begin > longest:
+                    best, longest = begin, block - begin
+                begin = block + 1
+        self.select(best)
 
     def on_click(self, event: events.Click) -> None:
         block = self.block_at(event.x, event.y + self.scroll_offset.y)
@@ -302,9 +324,7 @@ class BlockMap(ScrollView, can_focus=True):
             self.select(block)
 
 
-def _look(cell: Cell) -> str:
-    return f"{cell.kind}!{cell.flash}" if cell.flash else cell.kind
-
-
-def _rich(color: Color) -> RichColor:
-    return RichColor.from_rgb(color.r, color.g, color.b)
+def _turn(lines: list[int], late: set[int], most: int) -> tuple[list[int], set[int]]:
+    """(the lines to draw now, those that must wait). Lines that waited already come first."""
+    ordered = sorted(lines, key=lambda line: line not in late)
+    return ordered[:most], set(ordered[most:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import events
@@ -9,6 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
+
+from pagechat.app.widgets.completions import Completions
 
 HISTORY = 100
 WRAPPED_CHARACTERS = 50_000
@@ -30,15 +33,18 @@ class Composer(TextArea):
             super().__init__()
             self.text = text
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, completions: Completions, take_back: Callable[[], str | None]) -> None:
+        """`take_back` gives the prompt that was queued last, for `up` in an empty input."""
         super().__init__(
-            id=id,
+            id="composer",
             soft_wrap=True,
             show_line_numbers=False,
             tab_behavior="focus",
             highlight_cursor_line=False,
-            placeholder="Write a message",
+            placeholder="Write a message, or / for commands",
         )
+        self._completions = completions
+        self._take_back = take_back
         self._sent: list[str] = []
         self._recalled: int | None = None
 
@@ -47,8 +53,7 @@ class Composer(TextArea):
         return super().render_line(y) if self.content_size.width > 0 else Strip.blank(0)
 
     def action_submit(self) -> None:
-        if self.text.strip():
-            self.post_message(self.Submitted(self.text))
+        self.post_message(self.Submitted(self.text))
 
     def action_newline(self) -> None:
         self.insert("\n")
@@ -58,22 +63,43 @@ class Composer(TextArea):
         """The text was sent: remember it and clear."""
         self._sent = [*self._sent[-HISTORY + 1 :], self.text]
         self._recalled = None
-        self.text = ""
-        self.soft_wrap = True
+        self.fill("")
+
+    def fill(self, text: str) -> None:
+        """Another text, the cursor at its end."""
+        self.soft_wrap = len(text) <= WRAPPED_CHARACTERS
+        self.text = text
+        self.move_cursor(self.document.end)
 
     async def _on_key(self, event: events.Key) -> None:
         # Before TextArea sees them: there, enter would insert a line break.
-        if event.key == "enter":
+        if self._handles(event.key):
             event.stop()
             event.prevent_default()
-            self.action_submit()
-        elif event.key in ("ctrl+j", "shift+enter", "alt+enter"):
-            event.stop()
-            event.prevent_default()
+
+    def _handles(self, key: str) -> bool:
+        completions = self._completions
+        if key == "enter":
+            if completions.chosen is not None and self.text.strip() != f"/{completions.chosen.slash}":
+                self._complete()
+            else:
+                self.action_submit()
+        elif key in ("ctrl+j", "shift+enter", "alt+enter"):
             self.action_newline()
-        elif event.key in ("up", "down") and self._recall(-1 if event.key == "up" else 1):
-            event.stop()
-            event.prevent_default()
+        elif completions.display and key in ("up", "down", "tab"):
+            if key == "tab":
+                self._complete()
+            else:
+                completions.step(-1 if key == "up" else 1)
+        else:
+            return key in ("up", "down") and self._recall(-1 if key == "up" else 1)
+        return True
+
+    def _complete(self) -> None:
+        """The chosen slash command into the input, and a place for its argument."""
+        command = self._completions.chosen
+        if command is not None:
+            self.fill(f"/{command.slash}{' ' if command.argument else ''}")
 
     async def _on_paste(self, event: events.Paste) -> None:
         # Carriage returns are how terminals paste line ends; as text they are line ends too.
@@ -86,10 +112,16 @@ class Composer(TextArea):
         self.scroll_cursor_visible()
 
     def _recall(self, step: int) -> bool:
-        """Walk through what was sent, from an empty input or from a recalled text not edited since."""
+        """Walk through what was sent, from an empty input or from a recalled text not edited since. What waits in
+        the queue comes first."""
         at = self._recalled
         if at is None:
-            if step > 0 or self.text or not self._sent:
+            if step > 0 or self.text:
+                return False
+            if (queued := self._take_back()) is not None:
+                self.fill(queued)
+                return True
+            if not self._sent:
                 return False
             at = len(self._sent)
         elif self.text != self._sent[at] or self.cursor_location[0] != (
@@ -100,8 +132,5 @@ class Composer(TextArea):
         if at < 0:
             return True
         self._recalled = at if at < len(self._sent) else None
-        text = "" if self._recalled is None else self._sent[at]
-        self.soft_wrap = len(text) <= WRAPPED_CHARACTERS
-        self.text = text
-        self.move_cursor(self.document.end)
+        self.fill("" if self._recalled is None else self._sent[at])
         return True

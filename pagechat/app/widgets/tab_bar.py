@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
 from pagechat.app.conversation import TabState
+from pagechat.app.titles import short
 
-STATE_GLYPHS: dict[TabState, str] = {"idle": " ", "streaming": "●", "unread": "◆", "error": "!"}
+STATE_GLYPHS: dict[TabState, str] = {"idle": " ", "thinking": "◌", "streaming": "●", "unread": "◆", "error": "!"}
 MAX_TITLE = 22
 
 
@@ -22,6 +23,26 @@ class Tab:
     title: str
     """Safe to display, one line."""
     state: TabState
+    rate: int = 0
+    """Tokens per second, while it streams."""
+    queued: int = 0
+    pinned: bool = False
+
+    @property
+    def text(self) -> str:
+        """The title, cut to what a tab has room for."""
+        return short(self.title, MAX_TITLE)
+
+    @property
+    def tail(self) -> str:
+        """State, speed, and what waits: `●23/s +2`."""
+        rate = f"{self.rate}/s" if self.rate else ""
+        queued = f" +{self.queued}" if self.queued else ""
+        return f"{'^' if self.pinned else ''}{STATE_GLYPHS[self.state]}{rate}{queued}"
+
+    @property
+    def width(self) -> int:
+        return 5 + cell_len(self.text) + len(self.tail)
 
 
 class TabBar(Widget):
@@ -49,19 +70,18 @@ class TabBar(Widget):
 
     def render(self) -> Content:
         self._targets = []
-        labels = [_label(tab) for tab in self.tabs]
-        first = self._first_visible([cell_len(label) for label in labels])
+        first = self._first_visible([tab.width for tab in self.tabs])
         parts: list[Content] = [Content.styled("‹", "$muted")] if first else [Content(" ")]
         x = 1
-        for index, (tab, label) in enumerate(zip(self.tabs, labels, strict=True)):
+        for index, tab in enumerate(self.tabs):
             if index < first:
                 continue
-            width = cell_len(label)
+            width = tab.width
             if x + width > self.size.width - 3 and index > first:
                 parts.append(Content.styled("›", "$muted"))
                 break
             self._targets.append((x, x + width, index))
-            parts.append(_paint(tab, label, index == self.active))
+            parts.append(_paint(tab, index == self.active))
             x += width
         else:
             self._targets.append((x, x + 3, -1))
@@ -81,25 +101,19 @@ class TabBar(Widget):
         return first
 
 
-def _label(tab: Tab) -> str:
-    title = tab.title
-    if cell_len(title) > MAX_TITLE:
-        title = set_cell_size(title, MAX_TITLE - 1).rstrip() + "…"
-    return f" {tab.letter} {title} {STATE_GLYPHS[tab.state]} "
-
-
-def _paint(tab: Tab, label: str, active: bool) -> Content:
+def _paint(tab: Tab, active: bool) -> Content:
     ground = " on $panel" if active else ""
     title = "bold underline $foreground" if active else "$muted"
-    state = {"streaming": "$success", "unread": "$accent", "error": "bold $error"}.get(tab.state, title)
+    states = {"thinking": "$warning", "streaming": "$success", "unread": "$accent", "error": "bold $error"}
+    blank = (" ", f"$foreground{ground}")
     return Content.assemble(
-        (" ", f"$foreground{ground}"),
-        (label[1], f"bold {owner_color(tab.letter)}{ground}"),
-        (" ", f"$foreground{ground}"),
-        (label[3:-3], f"{title}{ground}"),
-        (" ", f"$foreground{ground}"),
-        (label[-2], f"{state}{ground}"),
-        (" ", f"$foreground{ground}"),
+        blank,
+        (tab.letter, f"bold {owner_color(tab.letter)}{ground}"),
+        blank,
+        (tab.text, f"{title}{ground}"),
+        blank,
+        (tab.tail, f"{states.get(tab.state, title)}{ground}"),
+        blank,
     )
 
 

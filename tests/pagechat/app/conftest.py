@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from pagechat.app import link
+from pagechat.app import link, pace
 from pagechat.app.app import PagechatApp
 from pagechat.store import Store
 from tests.pagechat.app.fake import FakeDaemon
@@ -27,6 +27,7 @@ def db(tmp_path: Path) -> Path:
 def open_app(db: Path, monkeypatch: pytest.MonkeyPatch) -> OpenApp:
     """`async with open_app(daemon, size=...) as (app, pilot)`: an app that is connected and ready."""
     monkeypatch.setattr(link, "SUBSCRIBE_S", 0)  # the fake subscribes at once
+    monkeypatch.setattr(pace, "SHARE", 100.0)  # the engine is in this process: its work is not the app's
 
     @asynccontextmanager
     async def open_(

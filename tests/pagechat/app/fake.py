@@ -23,6 +23,9 @@ from engine.protocol import (
     ModelInfo,
     SamplingParams,
     SchedulerStatus,
+    SessionAction,
+    SessionInfo,
+    SessionReply,
     Snapshot,
     Status,
     StepReport,
@@ -30,6 +33,7 @@ from engine.protocol import (
     Timing,
     Usage,
 )
+from engine.sessions import UnknownSession
 from pagechat.client import DaemonGone, RequestFailed
 from tests.engine.fakes import ContentExecutor
 
@@ -82,8 +86,11 @@ class FakeDaemon:
         num_blocks: int = 256,
         block_size: int = 16,
         step_s: float = 0.005,
+        keeps: bool = False,
         script: Callable[[str], Sequence[str]] = lambda prompt: [f"echo {prompt}"],
     ) -> None:
+        self.keeps = keeps
+        """Sessions keep their blocks between turns, as those of the real app do."""
         self.num_blocks, self.block_size, self.step_s, self.script = num_blocks, block_size, step_s, script
         self.state = "ready"
         self.load: LoadProgress | None = None
@@ -95,6 +102,9 @@ class FakeDaemon:
         self.asked: list[list[ChatMessage]] = []
         self.kept: list[str | None] = []
         """Sessions of the requests that asked to keep their blocks."""
+        self.options: list[ChatOptions | None] = []
+        """Of each request."""
+        self.continued: list[bool] = []
         self.subscribers: set[asyncio.Queue[StepReport | Exception]] = set()
         self.runs: dict[str, _Run] = {}
         self._allowed = 0
@@ -141,6 +151,7 @@ class FakeDaemon:
                 session=run.session,
                 prompt=tuple(prompt),
                 sampling=SamplingParams(max_tokens=len(run.pieces), temperature=0, seed=0),
+                keep=self.keeps,
             )
         )
         self.runs[run.request_id] = run
@@ -217,9 +228,12 @@ class FakeClient:
         options: ChatOptions | None = None,
         request_id: str | None = None,
         keep: bool = False,
+        continue_final: bool = False,
     ) -> AsyncIterator[Accepted | Delta | Finished]:
         self._check()
         self.daemon.asked.append(list(messages))
+        self.daemon.options.append(options)
+        self.daemon.continued.append(continue_final)
         if keep:
             self.daemon.kept.append(session)
         prompt = "\n".join(message.content for message in messages).encode()
@@ -271,6 +285,29 @@ class FakeClient:
         self._check()
         self.daemon._publish(self.daemon.core.flush())
         return self.daemon.core.snapshot(1)
+
+    async def sessions(self) -> list[SessionInfo]:
+        self._check()
+        return self.daemon.core.session_infos()
+
+    async def manage_session(self, action: SessionAction, session: str, target: str = "") -> SessionReply:
+        self._check()
+        core, tokens = self.daemon.core, 0
+        try:
+            if action == "fork":
+                tokens = core.fork_session(session, target)
+            elif action == "close":
+                core.sessions.close(session)
+            else:
+                core.sessions.pin(session, action == "pin")
+        except UnknownSession:
+            return SessionReply(ticket=1, ok=False, message=f"no session {session!r} here")
+        self.daemon._publish(core.flush())
+        return SessionReply(ticket=1, ok=action != "fork" or tokens > 0, message=action, tokens=tokens)
+
+    async def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]:
+        self._check()
+        return list("\n".join(message.content for message in messages))
 
     def telemetry(self) -> FakeReports:
         self._check()

@@ -10,8 +10,10 @@ from textual.app import App, ComposeResult
 
 from engine.core import EngineCore
 from engine.protocol import AddRequest, SamplingParams
-from pagechat.app.pool_view import Letters, PoolView
-from pagechat.app.widgets.block_map import FILLS, BlockMap
+from pagechat.app.letters import Letters
+from pagechat.app.pool_view import PoolView
+from pagechat.app.widgets.block_map import DENSITY, LINES_A_FRAME, BlockMap
+from pagechat.app.widgets.map_styles import FILLS
 from tests.engine.fakes import ContentExecutor
 from tests.pagechat.app.waiting import wait_until
 
@@ -144,7 +146,7 @@ async def test_arrows_move_the_cursor_and_the_view_follows() -> None:
         assert app.map.selected == 1
 
 
-@pytest.mark.parametrize(("num_blocks", "zoom"), [(100, 2), (1000, 1), (16_384, 0)])
+@pytest.mark.parametrize(("num_blocks", "zoom"), [(100, 2), (1000, 1), (16_384, 0), (100_000, DENSITY)])
 async def test_the_first_zoom_follows_the_size_of_the_pool(num_blocks: int, zoom: int) -> None:
     app = MapApp(num_blocks)
     async with app.run_test(size=(60, 20)):
@@ -162,11 +164,13 @@ async def test_without_colour_every_state_has_its_own_glyph(monkeypatch: pytest.
         await pilot.pause()
         assert app.map.zoom == 1  # the overview would be colour only
         assert glyphs(app.map).startswith("aa▄·")
-        await pilot.press("minus")
         app.map.focus()
         await pilot.press("minus")
         # two rows of blocks a line: the three used ones are in the upper row
         assert glyphs(app.map).startswith("▀▀▀·")
+        await pilot.press("minus")
+        # all of the pool on the screen: the three share a cell with some ten others
+        assert glyphs(app.map).startswith("▁·")
 
 
 async def test_zoom_two_shows_letter_and_fill() -> None:
@@ -212,3 +216,76 @@ async def test_sixteen_thousand_blocks_are_redrawn_in_time() -> None:
         started = time.process_time()
         app.map.sync()
         assert time.process_time() - started < 0.1
+
+
+async def test_a_hundred_thousand_blocks_fit_on_one_screen_and_only_changed_cells_are_made_again() -> None:
+    app = MapApp(100_000)
+    app.view._clock = lambda: 0.0  # no flash ends meanwhile
+    async with app.run_test(size=(100, 40)) as pilot:
+        for number in range(10):
+            app.ask(f"chat{number}", [number] * 8000, 2)
+        while app.core.has_work:
+            app.step()
+        app.map.sync()
+        await pilot.pause()
+        assert app.map.virtual_size.height <= 40
+        block_at_corner = app.map.block_at(app.map._label_width, 1)
+        assert block_at_corner is not None
+        assert app.map.line_of(block_at_corner) == 1
+        for line in range(app.map.virtual_size.height):
+            app.map.render_line(line)
+        made: list[int] = []
+        group = app.view.group
+        app.view.group = lambda first, end: (made.append(first), group(first, end))[1]  # type: ignore[method-assign]
+        app.ask("last", [1, 2, 3], 1)
+        app.step()
+        app.map.sync()
+        for line in range(app.map.virtual_size.height):
+            app.map.render_line(line)
+        assert 0 < len(made) <= 3
+
+
+async def test_the_cursor_jumps_to_shared_blocks_and_to_the_largest_hole() -> None:
+    app = MapApp(64)
+    async with app.run_test(size=(60, 20)) as pilot:
+        for name in ("a", "b"):
+            app.ask(name, [*range(32), ord(name)], 20)
+        app.step()
+        app.map.sync()
+        app.map.focus()
+        mirror = app.view.mirror
+        assert mirror is not None
+        shared = [block for block in range(1, 65) if mirror.refs[block] > 1]
+        assert len(shared) == 2
+        await pilot.press("s", "s")
+        assert app.map.selected == shared[1]
+        await pilot.press("s")
+        assert app.map.selected == shared[0]
+        await pilot.press("f")
+        assert app.map.selected is not None
+        run = range(app.map.selected, app.map.selected + mirror.status().largest_free_run)
+        assert all(mirror.refs[block] == 0 for block in run)
+
+
+async def test_a_map_that_changes_everywhere_is_drawn_in_turns() -> None:
+    app = MapApp(2000)
+    async with app.run_test(size=(50, 40)) as pilot:
+        app.map.zoom = 1
+        app.map._lay_out()
+        app.map.sync()
+        await pilot.pause()
+        app.ask("a", [1] * 16 * 1000, 2)
+        app.step()
+        while app.core.has_work:
+            app.step()
+        drawn: list[int] = []
+        draw = app.map._draw
+        app.map._draw = lambda line: (drawn.append(line), draw(line))[1]  # type: ignore[method-assign]
+        app.map.sync()
+        await pilot.pause()
+        assert len(set(drawn)) <= LINES_A_FRAME
+        for _ in range(10):
+            app.map.sync()
+            await pilot.pause()
+        assert glyphs(app.map) == expected(app.view)
+        assert set(range(25)) <= set(drawn)  # 1,000 of 2,000 blocks, 40 a line

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from textual import events
 
-from pagechat.app.screens.chats import ChatsScreen
 from pagechat.app.screens.dialogs import AskLine, Confirm
+from pagechat.app.screens.history import HistoryScreen
 from pagechat.app.widgets.composer import Composer
-from pagechat.app.widgets.messages import SHOWN_CHARACTERS, Answer
+from pagechat.app.widgets.messages import SHOWN_CHARACTERS, Answer, Prose
 from pagechat.app.widgets.transcript import WINDOW, Transcript
 from pagechat.store import Store
 from tests.pagechat.app.conftest import OpenApp
@@ -22,7 +22,7 @@ ATTACKS = [
     "vector<int> and Promise<void>",
     "[/INST] [/] [bold",
     "[@click=app.quit]boo[/]",
-    "<think>secret</think>",
+    "so <think>secret</think>",
     "```python\nopen = 'fence'",
     "[type=frozen_instance, input_value={}, input_type=dict]",
     "# [/dim]\n\n# [/dim]",
@@ -106,16 +106,6 @@ async def test_escape_stops_the_answer_and_keeps_its_text(open_app: OpenApp, db:
     assert (answer.content, answer.status) == ("w0 w1 w2 w3 w4 ", "stopped")
 
 
-async def test_sending_while_an_answer_streams_is_refused_and_the_text_stays(open_app: OpenApp) -> None:
-    daemon = FakeDaemon(step_s=0)
-    async with open_app(daemon) as (app, pilot):
-        await say(app, pilot, "one")
-        await pilot.press(*"two", "enter")
-        await pilot.pause()
-        assert app.main.query_one(Composer).text == "two"
-        assert len(app.tabs.active.messages) == 2
-
-
 async def test_text_is_only_ever_text(open_app: OpenApp) -> None:
     daemon = FakeDaemon(script=list)
     async with open_app(daemon) as (app, pilot):
@@ -126,7 +116,8 @@ async def test_text_is_only_ever_text(open_app: OpenApp) -> None:
             await wait_until(pilot, lambda chat=chat: not chat.streaming and drawn(app))
             shown = rendered(app)
             assert shown.count(text) >= 1  # the question, as it was typed
-            for word in ("vector<int>", "[/INST]", "[/dim]", "<think>secret</think>", "<b>bold</b>", "fence", "boo[/]"):
+            words = ("vector<int>", "[/INST]", "[/dim]", "so <think>secret</think>", "<b>bold</b>", "fence", "boo[/]")
+            for word in words:
                 assert (word in text) == (word in shown.replace(text, "", 1)), f"{word} of {text}"
         assert app.is_running
 
@@ -150,9 +141,9 @@ async def test_a_link_is_opened_only_after_asking(open_app: OpenApp, monkeypatch
     async with open_app(daemon) as (app, pilot):
         monkeypatch.setattr(app, "open_url", lambda url, **_: opened.append(url))
         await say(app, pilot, "link?")
-        await wait_until(pilot, lambda: not app.tabs.streaming and list(app.main.query("Markdown")))
+        await wait_until(pilot, lambda: not app.tabs.streaming and list(app.main.query(Prose)))
         await pilot.pause(0.15)
-        paragraph = app.main.query_one("MarkdownParagraph")
+        paragraph = app.main.query_one(Prose)
         await pilot.click(paragraph, offset=(1, 0))
         await wait_until(pilot, lambda: isinstance(app.screen, Confirm))
         assert opened == []
@@ -194,7 +185,7 @@ async def test_long_answers_are_cut_into_blocks_and_end_complete(open_app: OpenA
         await wait_until(pilot, lambda: drawn(app))
         view = app.main.query_one(Answer)
         assert "".join(view._pieces) == answer
-        assert len(view._widgets) == 4
+        assert len(view._widgets) == 1
         assert all(f"item {n}" in rendered(app) for n in range(30))
 
 
@@ -263,27 +254,28 @@ async def test_rename_and_close_and_open_again(open_app: OpenApp, db: Path) -> N
         await pilot.press("alt+w")
         await wait_until(pilot, lambda: not app.tabs.active.messages)
         await pilot.press("ctrl+o")
-        await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
+        await wait_until(pilot, lambda: isinstance(app.screen, HistoryScreen))
         await wait_until(pilot, lambda: "[/b] hello" in screen_text(app))
         await pilot.press("enter")
         await wait_until(pilot, lambda: "echo hello" in rendered(app))
         assert len(app.tabs.conversations) == 1
 
 
-async def test_deleting_a_chat_asks_and_then_it_is_gone(open_app: OpenApp, db: Path) -> None:
+async def test_a_deleted_chat_can_come_back_until_the_app_is_left(open_app: OpenApp, db: Path) -> None:
     Store(db).create_chat("doomed", "doomed")
     async with open_app(FakeDaemon()) as (app, pilot):
         await pilot.press("ctrl+o")
-        await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
+        await wait_until(pilot, lambda: isinstance(app.screen, HistoryScreen))
         await pilot.press("ctrl+d")
-        await wait_until(pilot, lambda: isinstance(app.screen, Confirm))
-        await pilot.press("n")
-        await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
+        await wait_until(pilot, lambda: app.screen is app.main and Store(db).chats() == [])
+        await pilot.press("alt+z")
+        await wait_until(pilot, lambda: [chat.title for chat in Store(db).chats()] == ["doomed"])
+        await pilot.press("ctrl+o")
+        await wait_until(pilot, lambda: isinstance(app.screen, HistoryScreen))
         await pilot.press("ctrl+d")
-        await wait_until(pilot, lambda: isinstance(app.screen, Confirm))
-        await pilot.press("y")
-        await wait_until(pilot, lambda: app.screen is app.main)
-        await wait_until(pilot, lambda: Store(db).chats() == [])
+        await wait_until(pilot, lambda: app.screen is app.main and Store(db).chats() == [])
+    Store(db).hide_chat("doomed", hidden=False)
+    assert Store(db).chats() == []
 
 
 async def test_closing_a_streaming_chat_asks_first(open_app: OpenApp) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pagechat import store as store_module
-from pagechat.app.conversation import Conversation, Message, facts_line, title_of
+from pagechat.app.conversation import Conversation, title_of
 from pagechat.app.keeper import Keeper
+from pagechat.app.message import Message, facts_line
 from pagechat.store import Store
 from tests.pagechat.app.fake import FakeDaemon
 
@@ -28,7 +29,7 @@ async def finished(conversation: Conversation) -> Message:
 async def test_an_answer_streams_into_the_chat() -> None:
     conversation = Conversation()
     conversation.ask("hi", await FakeDaemon(script=lambda _: ["hel", "lo"]).connect(), nothing)
-    assert conversation.state == "streaming"
+    assert conversation.state == "thinking"
     answer = await finished(conversation)
     assert (answer.content, answer.status, conversation.title) == ("hello", "complete", "hi")
     assert answer.facts["completion_tokens"] == 2

@@ -15,8 +15,7 @@ from engine.protocol import LoadProgress
 from pagechat import store as store_module
 from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.screens.help import HelpScreen
-from pagechat.app.screens.loading import LoadingScreen
-from pagechat.app.widgets.composer import Composer
+from pagechat.app.widgets.banner import Banner
 from pagechat.client import NoDaemon
 from pagechat.store import Store
 from tests.pagechat.app.conftest import OpenApp
@@ -27,7 +26,7 @@ ROOT = str(Path(__file__).parents[3])
 SLOW = {"step_s": 0, "script": lambda _: [f"w{n} " for n in range(100)]}
 
 
-async def test_the_loading_screen_shows_what_the_engine_does(open_app: OpenApp) -> None:
+async def test_a_banner_shows_what_the_engine_does(open_app: OpenApp) -> None:
     daemon = FakeDaemon()
     daemon.state, daemon.load = (
         "loading",
@@ -38,7 +37,7 @@ async def test_the_loading_screen_shows_what_the_engine_does(open_app: OpenApp) 
         assert " 50 %" in screen_text(app)
         assert "73 of 146 MB" in screen_text(app)
         daemon.state = "ready"
-        await wait_until(pilot, lambda: app.screen is app.main)
+        await wait_until(pilot, lambda: not app.main.query_one(Banner).display)
 
 
 async def test_a_failed_start_says_why_and_can_be_tried_again(open_app: OpenApp) -> None:
@@ -52,8 +51,8 @@ async def test_a_failed_start_says_why_and_can_be_tried_again(open_app: OpenApp)
     async with open_app(daemon, ready=False, connect=connect) as (app, pilot):
         await wait_until(pilot, lambda: "no space left" in screen_text(app))
         assert "Try again" in screen_text(app)
-        await pilot.press("r")
-        await wait_until(pilot, lambda: app.screen is app.main)
+        await pilot.press("f5")
+        await wait_until(pilot, lambda: not app.main.query_one(Banner).display)
 
 
 async def test_a_failed_engine_says_why(open_app: OpenApp) -> None:
@@ -61,19 +60,19 @@ async def test_a_failed_engine_says_why(open_app: OpenApp) -> None:
     daemon.state, daemon.error = "failed", "no model.safetensors in /nowhere [/x]"
     async with open_app(daemon, ready=False) as (app, pilot):
         await wait_until(pilot, lambda: "no model.safetensors in /nowhere [/x]" in screen_text(app))
-        assert isinstance(app.screen, LoadingScreen)
 
 
-async def test_what_is_typed_while_the_engine_loads_is_in_the_composer_when_it_is_ready(open_app: OpenApp) -> None:
+async def test_what_is_sent_while_the_engine_loads_is_answered_when_it_is_ready(open_app: OpenApp) -> None:
     daemon = FakeDaemon()
     daemon.state = "loading"
     async with open_app(daemon, ready=False) as (app, pilot):
-        await wait_until(pilot, lambda: isinstance(app.screen, LoadingScreen))
-        await pilot.press(*"quick r")  # q and r are keys of that screen only after a failure
-        daemon.state = "ready"
         await wait_until(pilot, lambda: app.screen is app.main)
-        await pilot.press("!")
-        assert app.main.query_one(Composer).text == "quick r!"
+        await pilot.press(*"quick r", "enter", *"more")
+        await wait_until(pilot, lambda: "queued 1  quick r" in screen_text(app))
+        assert daemon.asked == []
+        daemon.state = "ready"
+        await wait_until(pilot, lambda: "echo quick r" in screen_text(app))
+        assert app.main.composer.text == "more"
 
 
 async def test_trying_again_after_a_failed_engine_replaces_its_daemon(open_app: OpenApp) -> None:
@@ -81,8 +80,8 @@ async def test_trying_again_after_a_failed_engine_replaces_its_daemon(open_app: 
     daemon.state, daemon.error, daemon.respawns = "failed", "out of memory", True
     async with open_app(daemon, ready=False) as (app, pilot):
         await wait_until(pilot, lambda: "out of memory" in screen_text(app))
-        await pilot.press("r")
-        await wait_until(pilot, lambda: app.screen is app.main)
+        await pilot.press("f5")
+        await wait_until(pilot, lambda: not app.main.query_one(Banner).display)
 
 
 async def test_a_daemon_that_dies_leaves_the_text_and_another_one_goes_on(open_app: OpenApp) -> None:
@@ -95,15 +94,14 @@ async def test_a_daemon_that_dies_leaves_the_text_and_another_one_goes_on(open_a
         await wait_until(pilot, lambda: app.tabs.active.state == "error")
         await wait_until(pilot, lambda: "! the daemon has gone" in rendered(app))
         assert "w0 w1 w2" in rendered(app)
-        # a message is not sent into nothing
-        await wait_until(pilot, lambda: app.link.state.phase == "lost")  # type: ignore[union-attr]
+        # a banner says so, and what is sent now waits
+        await wait_until(pilot, lambda: "The daemon is gone" in screen_text(app))
         await pilot.press(*"again", "enter")
         assert len(app.tabs.active.messages) == 2
         # when it is back, so is the app
         daemon.dead = None
         daemon.new_engine()
         await wait_until(pilot, lambda: app.link.state.phase == "ready" and app.view.mirror is not None)  # type: ignore[union-attr]
-        await pilot.press("enter")
         daemon.go(200)
         await wait_until(pilot, lambda: "w99" in app.tabs.active.messages[-1].content)
 
@@ -198,7 +196,7 @@ async def test_a_locked_history_is_told_and_the_chat_goes_on(
 
 
 async def test_help_lists_keys_and_legend(open_app: OpenApp) -> None:
-    async with open_app(FakeDaemon(), size=(120, 60)) as (app, pilot):
+    async with open_app(FakeDaemon(), size=(120, 110)) as (app, pilot):
         await pilot.press("f1")
         await wait_until(pilot, lambda: isinstance(app.screen, HelpScreen))
         assert all(word in screen_text(app) for word in ("ctrl+n", "cached: no owner", "ctrl+q"))
@@ -214,6 +212,7 @@ async def test_every_action_is_in_the_palette(open_app: OpenApp) -> None:
             "Chats",
             "Rename chat",
             "Close chat",
+            "Fork",
             "Stop answer",
             "Memory",
             "Theme",
@@ -233,7 +232,7 @@ async def test_the_chosen_theme_is_remembered(open_app: OpenApp) -> None:
 
 async def test_themes_without_our_colours_can_be_worn_too(open_app: OpenApp) -> None:
     async with open_app(FakeDaemon()) as (app, pilot):
-        for name in ("pagechat-light", "nord", "textual-light", "ansi-dark", "pagechat-dark"):
+        for name in ("pagechat-light", "nord", "terminal", "ansi-light", "pagechat-dark"):
             app.theme = name
             await pilot.pause()
         await wait_until(pilot, lambda: "pool" in screen_text(app))

@@ -6,7 +6,9 @@ import pytest
 
 from engine.blocks.mirror import MirrorGap, PoolMirror
 from engine.protocol import PoolEvent, SequenceSnapshot, Snapshot, StepReport
-from pagechat.app.pool_view import FLASH_S, LETTERS, NO_LETTER, Cell, Letters, PoolView, compare, table_line
+from pagechat.app.letters import LETTERS, NO_LETTER, Letters
+from pagechat.app.panels.figures import compare, table_line
+from pagechat.app.pool_view import FLASH_S, Cell, PoolView
 
 
 class Clock:

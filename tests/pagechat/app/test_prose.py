@@ -5,7 +5,17 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagechat.app.prose import SKETCH_LIMIT, finished_blocks, has_references, make_parser, sketch, split_blocks
+from pagechat.app.prose import (
+    SKETCH_LIMIT,
+    _parser,
+    code_blocks,
+    draw,
+    finished_blocks,
+    has_references,
+    sketch,
+    split_blocks,
+    split_reasoning,
+)
 
 FRAGMENTS = st.sampled_from(
     ["# head\n", "para ", "\n", "\n\n", "- item\n", "  - inner\n", "1. one\n", "```\n", "code\n", "> quote\n",
@@ -22,7 +32,7 @@ def test_the_pieces_are_the_text(text: str) -> None:
 @given(TEXTS)
 @settings(max_examples=100)
 def test_pieces_mean_what_they_meant_in_the_whole(text: str) -> None:
-    parser = make_parser()
+    parser = _parser()
     if not has_references(text):
         assert "".join(parser.render(piece) for piece in split_blocks(text)) == parser.render(text)
 
@@ -51,10 +61,62 @@ def test_a_sketch_keeps_what_looks_like_markup_or_html() -> None:
 
 
 def test_a_sketch_of_a_list_and_an_open_fence_reads_like_one() -> None:
-    assert sketch("1. one\n2. **two**\n   - inner").plain == "1. one\n2. two\n  • inner"
-    assert sketch("```py\nx = [1]\n").plain == "  x = [1]"
+    assert sketch("1. one\n2. **two**\n   - inner").plain == "1. one\n2. two\n   • inner"
+    assert sketch("```py\nx = [1]\n").plain == "▏ x = [1]"
 
 
 def test_a_very_long_unfinished_block_is_shown_as_it_is() -> None:
     text = "- **item**\n" * SKETCH_LIMIT
     assert sketch(text).plain == text
+
+
+MARKDOWN = """# Head
+
+A *word*, `code` and a [link](https://example.org/x).
+
+> quoted
+> - item
+
+| name | n |
+|------|---|
+| a    | 1 |
+
+```python
+x = {"a": [1]}
+```
+"""
+
+
+def test_markdown_is_drawn_in_lines_that_look_like_it() -> None:
+    assert draw(MARKDOWN).plain.splitlines() == [
+        "Head",
+        "",
+        "A word, code and a link.",
+        "",
+        "▎ quoted",
+        "▎ • item",
+        "",
+        "name │ n",
+        "─────┼──",
+        "a    │ 1",
+        "",
+        '▏ x = {"a": [1]}',
+    ]
+
+
+def test_only_links_that_go_somewhere_harmless_can_be_clicked() -> None:
+    content = draw("[good](https://example.org/a'b) [bad](javascript:alert(1)) [@click=app.quit]x[/]")
+    actions = [span.style.meta for span in content.spans if not isinstance(span.style, str)]
+    assert actions == [{"@click": 'link("https://example.org/a\'b")'}]
+
+
+@given(TEXTS)
+def test_anything_can_be_drawn(text: str) -> None:
+    draw(text)
+    code_blocks(text)
+
+
+def test_reasoning_is_what_stands_in_think_at_the_very_beginning() -> None:
+    assert split_reasoning("<think>\na\n</think>\n\nb") == ("a", "b")
+    assert split_reasoning("<think>a") == ("a", "")
+    assert split_reasoning("b <think>a</think>") == (None, "b <think>a</think>")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from textual.pilot import Pilot
-from textual.widgets import Markdown, Static
+from textual.widgets import Static
 
 from pagechat.app.app import PagechatApp
 from pagechat.app.widgets.composer import Composer
@@ -46,8 +46,6 @@ def rendered(app: PagechatApp) -> str:
     transcript = app.main._transcripts[app.tabs.active.id]
     texts = []
     for widget in transcript.query(Static):
-        if widget.display and not isinstance(widget.parent, Markdown):
+        if widget.display:
             texts.append(str(widget.visual))
-        elif widget.display:
-            texts.append(str(widget._content.plain if hasattr(widget, "_content") else widget.visual))
     return "\n".join(texts)

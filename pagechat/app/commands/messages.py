@@ -1,0 +1,205 @@
+"""Commands on single messages: the chosen one, or else the last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pagechat.app import prose
+from pagechat.app.commands import Command
+from pagechat.app.conversation import Conversation
+from pagechat.app.screens.facts import FactsScreen
+from pagechat.app.transfer import to_markdown
+from pagechat.client import ClientError
+
+if TYPE_CHECKING:
+    from pagechat.app.screens.main import MainScreen
+
+GROUP = "Messages"
+
+
+def choose(screen: MainScreen, argument: str) -> None:
+    """Into the messages, with a cursor on one."""
+    screen.transcript.focus()
+    screen.transcript.step_selection(-1)
+
+
+async def stop(screen: MainScreen, argument: str) -> None:
+    """Stop the answer; without one, back to the input."""
+    conversation = screen.tabs.active
+    if conversation.streaming:
+        if not conversation.stopping:
+            screen.run_worker(conversation.stop(screen.client), group="stop")
+    else:
+        screen.to_composer()
+
+
+async def retry(screen: MainScreen, argument: str) -> None:
+    conversation, index = screen.tabs.active, _index(screen)
+    if index is None or not screen.ready_to_ask():
+        return
+    if conversation.messages[index].role == "user":
+        index += 1
+    await conversation.stop(screen.client)
+    _record(screen, conversation, "another answer")
+    screen.sender.regenerate(conversation, index)
+    await screen.follow()
+
+
+async def go_on(screen: MainScreen, argument: str) -> None:
+    conversation = screen.tabs.active
+    last = conversation.messages[-1] if conversation.messages else None
+    if last is None or last.role != "assistant" or not last.content or conversation.streaming:
+        screen.notify("There is no answer to continue.", markup=False)
+    elif screen.ready_to_ask():
+        screen.sender.go_on(conversation)
+        await screen.follow()
+
+
+def edit(screen: MainScreen, argument: str) -> None:
+    """The question into the input; sending it goes on from there, and what followed can be taken back."""
+    conversation = screen.tabs.active
+    index = _index(screen, role="user")
+    if index is None:
+        screen.notify("There is no message of yours to edit.", markup=False)
+        return
+    screen.begin_edit(conversation, conversation.messages[index])
+
+
+async def fork(screen: MainScreen, argument: str) -> None:
+    """The chat up to this message, in a new tab. The engine shares its blocks, and copies what is written to."""
+    conversation, index = screen.tabs.active, _index(screen, role=None)
+    if index is None:
+        screen.notify("There is nothing to fork yet.", markup=False)
+        return
+    message = conversation.messages[index]
+    child = conversation.fork(index if message.role == "user" else index + 1)
+    shared = 0
+    if screen.client is not None and child.messages:
+        try:
+            reply = await screen.client.manage_session("fork", conversation.id, child.id)
+            shared = reply.tokens
+        except ClientError as error:
+            screen.notify(str(error), severity="warning", markup=False)
+    screen.tabs.insert(child)
+    await screen.switched()
+    if message.role == "user":
+        screen.composer.text = message.content
+    block_size = screen.view.mirror.block_size if screen.view.mirror else 0
+    if shared and block_size:
+        blocks = -(-shared // block_size)
+        screen.notify(f"{shared:,} tokens in {blocks:,} blocks are shared with it, not copied.", markup=False)
+    elif child.messages:
+        screen.notify("Its blocks are not in memory now; the next answer uses what is cached.", markup=False)
+
+
+async def delete(screen: MainScreen, argument: str) -> None:
+    conversation, index = screen.tabs.active, _index(screen, role=None)
+    if index is None:
+        return
+    if conversation.streaming and index >= len(conversation.messages) - 2:
+        await conversation.stop(screen.client)
+    _record(screen, conversation, "delete of a message")
+    messages = conversation.messages
+    conversation.set_messages(messages[:index] + messages[index + 1 :])
+    screen.notify("Deleted. alt+z brings it back.", markup=False)
+    await screen.show_active()
+
+
+def copy(screen: MainScreen, argument: str) -> None:
+    """`/copy` the message, `/copy code` its code, `/copy chat` everything."""
+    conversation = screen.tabs.active
+    if argument.strip() == "chat":
+        screen.copy("The chat", to_markdown(conversation.title, conversation.messages))
+    elif argument.strip() == "code":
+        copy_code(screen, "")
+    elif (index := _index(screen)) is not None:
+        message = conversation.messages[index]
+        screen.copy("The answer" if message.role == "assistant" else "The message", message.content)
+
+
+def copy_code(screen: MainScreen, argument: str) -> None:
+    """The last code block of the answer; again: the one before it."""
+    index = _index(screen)
+    blocks = prose.code_blocks(screen.tabs.active.messages[index].content) if index is not None else []
+    if not blocks:
+        screen.notify("There is no code in it.", markup=False)
+        return
+    number = screen.next_code_block(len(blocks))
+    screen.copy(f"Code block {number + 1} of {len(blocks)}", blocks[number])
+
+
+def facts(screen: MainScreen, argument: str) -> None:
+    conversation, index = screen.tabs.active, _index(screen)
+    if index is not None:
+        block_size = screen.view.mirror.block_size if screen.view.mirror else None
+        screen.app.push_screen(FactsScreen(conversation, index, screen.client, block_size))
+
+
+def fold(screen: MainScreen, argument: str) -> None:
+    """Show or hide the reasoning before an answer."""
+    index = _index(screen)
+    if index is not None:
+        screen.transcript.toggle_reasoning(screen.tabs.active.messages[index])
+
+
+def _index(screen: MainScreen, role: str | None = "assistant") -> int | None:
+    """Place of the chosen message, else of the last one of that role (None: of any)."""
+    messages = screen.tabs.active.messages
+    chosen = screen.transcript.selected
+    if chosen in messages and (role != "user" or chosen.role == "user"):
+        return messages.index(chosen)
+    places = [index for index, message in enumerate(messages) if role in (None, message.role)]
+    return places[-1] if places else None
+
+
+def _record(screen: MainScreen, conversation: Conversation, what: str) -> None:
+    before = list(conversation.messages)
+
+    async def back() -> None:
+        await conversation.stop(screen.client)
+        conversation.set_messages(before)
+
+    screen.undo.add(what, back)
+
+
+COMMANDS = (
+    Command(
+        "messages", "Choose a message", "A cursor on the messages, and keys for each", choose, GROUP, "alt+up,f7"
+    ),
+    Command(
+        "answer.stop", "Stop answer", "Stop it and keep its text; else back to the input", stop, GROUP, "escape",
+        slash="stop", footer="Stop",
+    ),
+    Command(
+        "answer.retry", "Answer again", "Another answer instead of this one", retry, GROUP, "r", "messages", "retry"
+    ),
+    Command(
+        "answer.continue", "Continue answer", "Go on where the last answer stopped", go_on, GROUP, "n", "messages",
+        "continue",
+    ),
+    Command(
+        "message.edit", "Edit message", "Ask something else there, and go on from it", edit, GROUP, "e", "messages",
+        "edit",
+    ),
+    Command(
+        "message.fork", "Fork", "The chat up to this message in a new tab; its blocks are shared", fork, GROUP, "f",
+        "messages", "fork",
+    ),
+    Command("message.delete", "Delete message", "Can be taken back", delete, GROUP, "d,delete", "messages"),
+    Command(
+        "message.copy", "Copy", "The message, its code, or the whole chat, to the clipboard", copy, GROUP, "c",
+        "messages", "copy", "code | chat",
+    ),
+    Command(
+        "message.copy_code", "Copy code", "The last code block; again: the one before", copy_code, GROUP, "y",
+        "messages", "code",
+    ),
+    Command(
+        "message.facts", "Facts of a message", "Tokens, times, cache, and why the cache missed", facts, GROUP, "i",
+        "messages", "facts",
+    ),
+    Command(
+        "message.reasoning", "Fold reasoning", "Show or hide what was thought before an answer", fold, GROUP, "t",
+        "messages", "reasoning",
+    ),
+)  # fmt: skip

@@ -1,0 +1,73 @@
+"""How one answer is fetched from the daemon into its message. It raises nothing but what ends the app."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from engine.protocol import Accepted, ChatMessage, ChatOptions, Delta
+from pagechat.app.client_api import Client
+from pagechat.app.message import Message, fail, finish
+from pagechat.client import DaemonGone, RequestFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What is asked, of whom."""
+
+    client: Client | None
+    session: str
+    request_id: str
+    context: list[ChatMessage]
+    options: ChatOptions
+    continues: bool
+    """The answer is the last message of the context, and goes on."""
+
+
+async def fetch(
+    answer: Message,
+    asking: Asking,
+    save: Callable[[], Awaitable[None]],
+    progress: Callable[[int], None],
+    stopping: Callable[[], bool],
+) -> None:
+    """Save, ask, and write what comes into `answer`, whose status says how it ended.
+
+    `progress` is called with the tokens so far. `stopping`: a person has stopped it, so an error is no news.
+    """
+    before = answer.content
+    try:
+        await save()
+        if asking.client is None:
+            raise DaemonGone("there is no daemon at the moment")
+        async for message in asking.client.chat(
+            asking.context,
+            session=asking.session,
+            options=asking.options,
+            request_id=asking.request_id,
+            keep=True,
+            continue_final=asking.continues,
+        ):
+            if isinstance(message, Accepted):
+                answer.note(prompt_tokens=message.prompt_tokens)
+                progress(0)
+            elif isinstance(message, Delta):
+                answer.facts["completion_tokens"] = message.tokens
+                answer.append(message.text)
+                progress(message.tokens)
+            else:
+                finish(answer, message, before)
+        if answer.status == "streaming":
+            fail(answer, "the answer broke off without an end")
+    except (RequestFailed, DaemonGone) as error:
+        if stopping():
+            answer.end("stopped")
+        elif isinstance(error, RequestFailed) and error.code == "too_long" and len(asking.context) > 1:
+            fail(answer, f"{error}. The chat so far is part of the prompt; a new chat (ctrl+n) starts without it.")
+        else:
+            fail(answer, str(error) or type(error).__name__)
+    except asyncio.CancelledError:
+        answer.end("stopped")
+    except Exception as error:  # one broken answer must not take the others down
+        fail(answer, f"{type(error).__name__}: {error}")

@@ -1,0 +1,103 @@
+"""One message of a chat, and what is known about an answer, in one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.protocol import Finished
+from pagechat.store import MessageStatus, Role
+from pagechat.text_safety import sanitize
+
+
+@dataclass(eq=False, slots=True)
+class Message:
+    """One message. `content` is what was said; `shown` is the same, safe to display."""
+
+    role: Role
+    content: str
+    status: MessageStatus = "complete"
+    facts: dict[str, Any] = field(default_factory=dict)
+    stored_id: int | None = None
+    """Row in the store; None: not saved yet."""
+    deleted: bool = False
+    """No longer part of the chat; it may come back."""
+    version: int = 0
+    """Grows with every change."""
+    shown: str = ""
+
+    def __post_init__(self) -> None:
+        self.shown = sanitize(self.content)
+
+    def append(self, text: str) -> None:
+        self.content += text
+        self.shown += sanitize(text)
+        self.version += 1
+
+    def end(self, status: MessageStatus, content: str | None = None) -> None:
+        """No more text comes. `content` replaces what was streamed, when given."""
+        if content is not None:
+            self.content = content
+        self.shown = sanitize(self.content)
+        self.status = status
+        self.version += 1
+
+    def note(self, **facts: Any) -> None:
+        self.facts |= facts
+        self.version += 1
+
+    def copied(self) -> Message:
+        """The same, as a message of another chat."""
+        status: MessageStatus = "stopped" if self.status == "streaming" else self.status
+        return Message(self.role, self.content, status, dict(self.facts))
+
+
+def finish(answer: Message, finished: Finished, before: str = "") -> None:
+    """The answer's end as the daemon told it. `before`: its text when it was continued."""
+    answer.facts |= {
+        "finish_reason": finished.finish_reason,
+        "prompt_tokens": finished.usage.prompt_tokens,
+        "cached_tokens": finished.usage.cached_tokens,
+        "completion_tokens": finished.usage.completion_tokens,
+        "ttft_s": finished.timing.ttft_s,
+        "total_s": finished.timing.total_s,
+        "cache_miss": finished.miss,
+        "miss_position": finished.miss_position,
+    }
+    answer.end("stopped" if finished.finish_reason == "abort" else "complete", before + finished.text)
+
+
+def fail(answer: Message, reason: str) -> None:
+    answer.facts["error"] = reason
+    answer.end("error")
+
+
+def tokens_per_s(facts: dict[str, Any]) -> float | None:
+    """Of an answer, its first token left out; None when the facts do not tell."""
+    tokens, ttft, total = facts.get("completion_tokens"), facts.get("ttft_s"), facts.get("total_s")
+    if not isinstance(tokens, int) or not isinstance(ttft, int | float) or not isinstance(total, int | float):
+        return None
+    return (tokens - 1) / (total - ttft) if tokens > 1 and total > ttft else None
+
+
+def facts_line(message: Message) -> str:
+    """Counts and timings of an answer in one line: `128 tokens · 23.4 tok/s · first after 0.21 s · ...`."""
+    facts = message.facts
+    tokens, ttft, rate = facts.get("completion_tokens"), facts.get("ttft_s"), tokens_per_s(facts)
+    parts = []
+    if isinstance(tokens, int):
+        parts.append(f"{tokens:,} token{'' if tokens == 1 else 's'}")
+    if rate is not None:
+        parts.append(f"{rate:.1f} tok/s")
+    if isinstance(ttft, int | float):
+        parts.append(f"first after {ttft:.2f} s")
+    prompt, cached = facts.get("prompt_tokens"), facts.get("cached_tokens")
+    if isinstance(prompt, int):
+        parts.append(f"prompt {prompt:,}" + (f" (cached {cached:,})" if isinstance(cached, int) else ""))
+    if isinstance(miss := facts.get("cache_miss"), str):
+        parts.append(" ".join(sanitize(miss).split()))
+    if message.status == "stopped":
+        parts.append("stopped")
+    elif facts.get("finish_reason") == "length":
+        parts.append("cut at the token limit")
+    return " · ".join(parts)

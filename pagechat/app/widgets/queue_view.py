@@ -1,0 +1,35 @@
+"""The prompts that wait for their turn, above the input; and what the input stands for while a message is edited."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from pagechat.app.conversation import Conversation
+from pagechat.app.widgets.line import Line
+from pagechat.text_safety import sanitize
+
+MOST = 3
+
+
+class QueueView(Line):
+    """Gone while nothing waits."""
+
+    def __init__(self) -> None:
+        super().__init__("queue")
+
+    def sync(self, conversation: Conversation, editing: bool, width: int) -> None:
+        lines: list[Content] = []
+        for number, text in enumerate(conversation.queue[:MOST], start=1):
+            shown = " ".join(sanitize(text[: 4 * width]).split())[: max(8, width - 14)]
+            lines.append(Content.assemble((f"queued {number}  ", "$accent"), shown))
+        if len(conversation.queue) > MOST:
+            lines.append(Content.styled(f"and {len(conversation.queue) - MOST:,} more", "$muted"))
+        if conversation.queue:
+            held = "The last answer failed: enter sends the next one. " if conversation.held else ""
+            lines.append(Content.styled(f"{held}up takes the last one back", "$muted"))
+        if editing:
+            lines.append(
+                Content.styled("editing an earlier message: enter goes on from there, esc does not", "$accent")
+            )
+        self.display = bool(lines)
+        self.show(Content("\n").join(lines))

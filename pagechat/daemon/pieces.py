@@ -1,0 +1,34 @@
+"""How the model reads a chat, token by token, for clients that show what is in a block.
+
+A client gets the pieces of messages it sends itself: nobody is told another client's text. Knows no socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+
+from engine.protocol import GetPieces, Pieces, Rejected
+from pagechat.daemon.errors import RequestError
+from pagechat.daemon.generation import Conversation
+from pagechat.daemon.text import ModelText
+
+
+async def answer(
+    question: GetPieces, ready: Callable[[], Awaitable[object]], text: Callable[[], ModelText | None], threads: Executor
+) -> Pieces | Rejected:
+    """The text of each token of the prompt, or why there is none. Waits for the engine (`ready`), whose model it is."""
+    try:
+        await ready()
+        model = text()
+        assert model is not None
+        return await asyncio.get_running_loop().run_in_executor(threads, _cut, question, model)
+    except RequestError as error:
+        return Rejected(code=error.code, message=error.message, ticket=question.ticket)
+
+
+def _cut(question: GetPieces, text: ModelText) -> Pieces:
+    messages = [{"role": message.role, "content": message.content} for message in question.messages]
+    tokens = text.prompt(Conversation(messages=messages, continue_final=question.continue_final))
+    return Pieces(ticket=question.ticket, pieces=[text.token_text(token) for token in tokens])

@@ -1,0 +1,99 @@
+"""Other terminals, other keys, other eyes."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from textual.widgets import TextArea
+
+from pagechat import settings
+from pagechat.app import app as app_module
+from pagechat.app import keymap
+from pagechat.app.commands.all import COMMANDS
+from pagechat.app.screens.totals import TotalsScreen
+from pagechat.themes import user_theme_dir
+from tests.pagechat.app.conftest import OpenApp
+from tests.pagechat.app.fake import FakeDaemon
+from tests.pagechat.app.waiting import say, screen_text, wait_until
+
+
+def test_commands_have_names_of_their_own_and_keys_a_terminal_sends() -> None:
+    assert len({command.id for command in COMMANDS}) == len(COMMANDS)
+    slashes = [command.slash for command in COMMANDS if command.slash]
+    assert len(set(slashes)) == len(slashes)
+    for place in ("anywhere", "messages", "map"):
+        keys = [
+            key for command in COMMANDS if command.place.startswith(place) for key in command.keys.split(",") if key
+        ]
+        assert len(set(keys)) == len(keys), place
+    # ctrl+i is tab, ctrl+m enter and ctrl+[ escape on most terminals; shift+enter and ctrl+digits do not arrive
+    untyped = {"ctrl+i", "ctrl+m", "ctrl+left_square_bracket", "shift+enter", "ctrl+enter", "ctrl+1"}
+    for command in COMMANDS:
+        assert not command.keys or set(command.keys.split(",")) - untyped, command.id
+
+
+async def test_without_unicode_every_glyph_of_ours_is_ascii(open_app: OpenApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGECHAT_ASCII", "1")
+    daemon = FakeDaemon(keeps=True, script=lambda _: ["- a\n- b\n\n```\nx\n```\n\n| a | b |\n|--|--|\n| 1 | 2 |\n"])
+    async with open_app(daemon) as (app, pilot):
+        await say(app, pilot, "q" * 40)
+        await wait_until(pilot, lambda: not app.tabs.streaming)
+        for key in ("f3", "2", "3", "4", "5", "6", "7"):
+            await pilot.press(key)
+            await pilot.pause(0.2)
+            lines = [strip.apply_filter(app._glyph_filters[0], app.background_colors[1]) for strip in strips(app)]
+            shown = "".join(line.text for line in lines)
+            assert shown.isascii(), sorted({letter for letter in shown if not letter.isascii()})
+
+
+def strips(app: object) -> list:  # type: ignore[type-arg]
+    return app.screen._compositor.render_strips()  # type: ignore[attr-defined,no-any-return]
+
+
+async def test_a_users_keys_take_the_place_of_ours_and_wrong_ones_are_told(open_app: OpenApp, folders: Path) -> None:
+    file = keymap.path()
+    assert file.parent == settings.default_path().parent
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text('"memory" = "f9"\n"chat.fly" = "f10"\n"chat.new" = 3\n')
+    async with open_app(FakeDaemon()) as (app, pilot):
+        await wait_until(pilot, lambda: "no command 'chat.fly'" in screen_text(app))
+        assert "chat.new needs keys" in screen_text(app)
+        await pilot.press("f9")
+        assert app.focused is app.main.block_map
+        await pilot.press("f9", "f3")
+        assert app.focused is app.main.composer
+
+
+async def test_a_theme_file_that_changes_is_worn_at_once(
+    open_app: OpenApp, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "THEMES_S", 0.1)
+    good = resources.files("themes").joinpath("pagechat-dark.toml").read_text()
+    file = user_theme_dir() / "mine.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(good.replace('"pagechat-dark"', '"mine"'))
+    async with open_app(FakeDaemon()) as (app, pilot):
+        app.theme = "mine"
+        file.write_text(good.replace('"pagechat-dark"', '"mine"').replace("#10141a", "#102030"))
+        await wait_until(pilot, lambda: app.theme == "mine" and app.current_theme.background == "#102030")
+        await wait_until(pilot, lambda: app.screen.styles.background.hex == "#102030")
+        file.write_text("broken")
+        await wait_until(pilot, lambda: "Theme skipped" in screen_text(app))
+
+
+async def test_the_totals_are_told_in_sentences(open_app: OpenApp) -> None:
+    async with open_app(FakeDaemon(keeps=True)) as (app, pilot):
+        await say(app, pilot, "q" * 40)
+        await wait_until(pilot, lambda: not app.tabs.streaming)
+        await wait_until(pilot, lambda: app.view.mirror is not None and app.view.mirror.owned_blocks == 3)
+        await pilot.press("f6")
+        await wait_until(pilot, lambda: isinstance(app.screen, TotalsScreen))
+        await wait_until(pilot, lambda: "The engine is ready." in screen_text(app))
+        text = app.screen.query_one(TextArea).text
+        assert "The engine is ready." in text
+        assert "Of 256 blocks of 16 tokens, 3 have an owner." in text
+        assert "Chat A, " + "q" * 40 + ", holds 3 blocks." in text
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is app.main)
