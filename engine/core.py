@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine import sampling_rules
 from engine.accounting import Accounting
 from engine.beam import BeamGroup, BeamSearch
 from engine.blocks import Policy, make_tables
 from engine.blocks.tables import Match
 from engine.flights import Executor, Flight, Flights, PipelinedExecutor
 from engine.grammar_queue import GrammarError, GrammarQueue
+from engine.limits import Limits
 from engine.preemption import PreemptionCosts
 from engine.protocol import (
     AddRequest,
@@ -86,6 +86,15 @@ class EngineCore:
         """Requests whose next step needs the tokens of the last one here: while there are any, no step runs ahead."""
         self._requests: dict[str, Request] = {}
         self._compiling = GrammarQueue(grammars)
+        self._limits = Limits(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_context=self.max_context,
+            vocab_size=vocab_size,
+            max_running=self.scheduler.max_running,
+            shares=self.blocks.shares,
+            grammars=grammars is not None,
+        )
         self._next_sequence = 1
         self._pending: list[TokenOutput] = []
         self._report = -1
@@ -99,8 +108,10 @@ class EngineCore:
 
     def add(self, message: AddRequest) -> None:
         """Queue a request. One that can never be served is refused in the next step's outputs, with the numbers."""
-        refusal = self._refusal(message)
-        if refusal:
+        refusal = self._limits.refusal(message)
+        if message.request_id in self._requests or message.request_id in self._compiling:
+            self._refuse(message, "bad_request", f"request id {message.request_id!r} is in use")
+        elif refusal:
             self._refuse(message, *refusal)
         elif message.sampling.grammar:
             self._compiling.add(message, message.sampling.grammar)
@@ -478,29 +489,3 @@ class EngineCore:
             preempted=self.scheduler.take_preempted(),
             shadows=self.accounting.apply(events, self.scheduler.running),
         )
-
-    def _refusal(self, message: AddRequest) -> tuple[ErrorCode, str] | None:
-        prompt, places = len(message.prompt), message.beam.width if message.beam else message.n
-        size, num_blocks = self.blocks.block_size, self.blocks.pool.num_blocks
-        pool = f"the KV pool has {num_blocks} blocks of {size} = {num_blocks * size} slots"
-        if message.request_id in self._requests or message.request_id in self._compiling:
-            return "bad_request", f"request id {message.request_id!r} is in use"
-        if prompt == 0:
-            return "bad_request", "the prompt has no tokens"
-        if not all(0 <= token < self.vocab_size for token in message.prompt):
-            return "bad_request", f"the prompt has a token id outside 0..{self.vocab_size - 1}"
-        if prompt >= self.max_context:
-            limit = f"a sequence may hold {self.max_context} with its answer ({pool})"
-            return "too_long", f"the prompt has {prompt} tokens, but {limit}"
-        problem = sampling_rules.problem(message, self.vocab_size)
-        if problem:
-            return "bad_request", problem
-        if message.sampling.grammar and self._compiling.compiler is None:
-            return "bad_request", "this engine has no tokenizer, which grammars need"
-        if places > self.scheduler.max_running:
-            return "bad_request", f"{places} answers at once, but only {self.scheduler.max_running} sequences may run"
-        if message.beam and not self.blocks.shares:
-            return "bad_request", "beam search needs the policy `paged`"
-        if -(-(prompt + 1) // size) + (places - 1 if self.blocks.shares else 0) > num_blocks:
-            return "too_long", f"{places} answers to a prompt of {prompt} tokens do not fit: {pool}"
-        return None
