@@ -84,7 +84,8 @@ class CudaRunner(Runner):
     def warm_up(self) -> None:
         """Compile what steps of every kind need, and capture the decode graphs."""
         super().warm_up()
-        self._compile_mixed()
+        if self.num_blocks > 1:
+            self._compile_mixed()
         with torch.inference_mode():
             for size in reversed(self._graphs.sizes):
                 self._graphs.capture(size, "whole")
