@@ -38,7 +38,7 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
     device = _device(config.device)
     if device == "cpu":
         torch.set_num_threads(config.threads or _cpu_threads())
-    else:
+    elif ":" in device:
         torch.cuda.set_device(device)  # what names no device, as events and graphs, means this one
     dtype = _dtype(config.dtype, device)
     decoder_config = read_config(path)
