@@ -119,7 +119,7 @@ async def begin(
     try:
         for prompt in prompts:
             tokens = await service.answering.tokens(prompt)
-            _check_room(len(tokens), limit, engine.model.max_context)
+            _check_room(len(tokens), limit, engine.model.max_context, kind)
             ticket.has_prompt(len(tokens))
             call.prompts.append(tokens)
         session = body.session or call.id
@@ -147,13 +147,22 @@ async def begin(
     return call
 
 
-def _check_room(prompt: int, limit: int | None, context: int) -> None:
+_FIELDS = {
+    "chatcmpl": ("messages", "max_tokens"),
+    "cmpl": ("prompt", "max_tokens"),
+    "resp": ("input", "max_output_tokens"),
+}
+"""What prompt and limit are called, by the kind of the new object's id."""
+
+
+def _check_room(prompt: int, limit: int | None, context: int, kind: str) -> None:
     """Raises ApiError for what the context cannot hold: no answer is cut short silently."""
+    prompt_field, limit_field = _FIELDS[kind]
     if prompt >= context:
         raise ApiError(
             400,
             f"the prompt takes {prompt:,} tokens and leaves no room for an answer: the context holds {context:,}",
-            param="messages",
+            param=prompt_field,
             code="context_length_exceeded",
         )
     if limit is not None and prompt + limit > context:
@@ -161,6 +170,6 @@ def _check_room(prompt: int, limit: int | None, context: int) -> None:
             400,
             f"the context holds {context:,} tokens: the prompt takes {prompt:,} and leaves {context - prompt:,} for "
             f"an answer; {limit:,} were asked for",
-            param="max_tokens",
+            param=limit_field,
             code="context_length_exceeded",
         )

@@ -49,7 +49,7 @@ class TextOptions(Body):
 
 class ResponsesBody(WholeBody):
     model: Annotated[str, Field(max_length=MAX_LABEL)] | None = None
-    input: str | Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    input: str | Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES - 1)]
     instructions: str | None = None
     """A system message before the input."""
     max_output_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None

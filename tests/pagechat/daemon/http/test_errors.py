@@ -119,6 +119,24 @@ def test_a_prompt_that_the_context_cannot_hold_is_refused_before_the_first_byte(
     assert caught.value.code == "context_length_exceeded"
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "limit"),
+    [
+        ("/v1/chat/completions", "messages", "max_tokens"),
+        ("/v1/completions", "prompt", "max_tokens"),
+        ("/v1/responses", "input", "max_output_tokens"),
+    ],
+)
+def test_what_the_context_cannot_hold_is_named_as_the_client_named_it(
+    http: httpx2.Client, path: str, field: str, limit: str
+) -> None:
+    def prompt(text: str) -> Any:
+        return [{"role": "user", "content": text}] if field == "messages" else text
+
+    assert refused(http.post(path, json={field: prompt("word " * 1000)}))["param"] == field
+    assert refused(http.post(path, json={field: prompt("word"), limit: 10_000}))["param"] == limit
+
+
 def test_the_templates_own_refusal_reaches_the_client(http: httpx2.Client) -> None:
     messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
     body = {"messages": messages[:1], "continue_final_message": True, "add_generation_prompt": False}
