@@ -38,6 +38,9 @@ from pagechat.app.widgets.tour_card import TourCard
 from pagechat.store import Store, StoreError
 from pagechat.themes import DEFAULT_THEME, ThemeProblem, load_themes, our_variables, user_theme_stamp
 
+GC_THRESHOLDS = (20_000, 20, 50)
+"""Python's own (700, 10, 10) look for garbage many times a second while answers are drawn: frames make many objects,
+and few cycles."""
 THEMES_S = 2.0
 """How often the user's theme files are looked at."""
 CTRL_C_S = 3.0
@@ -158,6 +161,7 @@ class PagechatApp(App[None]):
         gc.unfreeze()
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
 
     def _link_changed(self, state: LinkState) -> None:
         self.main.show_link(state)

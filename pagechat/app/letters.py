@@ -37,7 +37,10 @@ class Letters:
         """True when somebody has gone without."""
         return NO_LETTER in self._of.values()
 
-    def forget_unused(self, used: Iterable[str]) -> None:
-        """Take back the letters of sessions that have no tab and are not among `used`."""
+    def forget_unused(self, used: Iterable[str]) -> bool:
+        """Take back the letters of sessions that have no tab and are not among `used`. False: there are none."""
         keep = self._tabs.union(used)
+        if all(session in keep or letter == NO_LETTER for session, letter in self._of.items()):
+            return False
         self._of = {session: letter for session, letter in self._of.items() if session in keep and letter != NO_LETTER}
+        return True

@@ -173,8 +173,7 @@ class PoolView:
 
     def tidy_letters(self) -> None:
         """When letters run short, take back those of sessions that have no tab and no block any more."""
-        if self.letters.scarce:
-            self.letters.forget_unused({*self.sessions(), *self._last_owner.values()})
+        if self.letters.scarce and self.letters.forget_unused({*self.sessions(), *self._last_owner.values()}):
             self.redraw_all()
 
     def redraw_all(self) -> None:
