@@ -24,9 +24,13 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pagechat.app.benchmark_load import NUM_BLOCKS, TABS, TOKENS_PER_S, LoadedClient, long_chat
 from pagechat.bench.machine import this_machine
+
+if TYPE_CHECKING:
+    from pagechat.app.widgets.transcript import Transcript
 
 ROWS, COLUMNS = 50, 160
 KEYS = 120
@@ -237,7 +241,7 @@ async def _redraws(app: object) -> float:
     return statistics.median(times)
 
 
-async def _growing(app: object) -> AsyncIterator[object]:
+async def _growing(app: object) -> AsyncIterator[Transcript]:
     from pagechat.app.app import PagechatApp
 
     assert isinstance(app, PagechatApp)

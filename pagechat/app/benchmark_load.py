@@ -46,7 +46,7 @@ class _NoModel:
     """Gives every sequence the same token."""
 
     def execute(self, step: Step) -> StepResult:
-        return StepResult([7 for span in step.spans if span.samples for _ in (span.sequence, *span.forks)], {}, 0.0)
+        return StepResult([7 for span in step.spans if span.samples for _ in (span.sequence, *span.forks)])
 
 
 def _telemetry(num_blocks: int) -> tuple[Snapshot, list[StepReport]]:
