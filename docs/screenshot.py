@@ -1,4 +1,4 @@
-"""Makes docs/screenshot.svg: the real app on a real engine, two chats streaming beside the map.
+"""Makes docs/screenshot.svg: the real app on a real engine, two chats and a fork streaming beside the map.
 
     python docs/screenshot.py [OUT.svg]
 
@@ -14,12 +14,21 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from pagechat.app.conversation import Conversation
+
 QUESTIONS = (
     "Write a long story about a page table that wanted to travel.",
     "Write a long story about two programs that share one page of memory.",
 )
-SIZE = (150, 34)
+SIZE = (150, 40)
 WORDS = 110
+FORKED_WORDS = 40
+
+
+def long_enough(chat: Conversation, words: int) -> bool:
+    """The answer has so many words, or the model had no more to say."""
+    answer = chat.messages[-1]
+    return len(answer.content.split()) >= words or answer.status != "streaming"
 
 
 async def take(out: Path) -> None:
@@ -42,9 +51,14 @@ async def take(out: Path) -> None:
                 if number:
                     await pilot.press("ctrl+n")
                 await pilot.press(*question, "enter")
-            await until(lambda: all(len(c.messages[-1].content.split()) >= WORDS for c in app.tabs.conversations))
+            await until(lambda: all(long_enough(chat, WORDS) for chat in app.tabs.conversations))
             await pilot.press("alt+1")
-            await pilot.pause(1.0)
+            await app.main.action_command("message.fork")
+            await pilot.press(*"Tell it otherwise, as a poem.", "enter")
+            await until(lambda: len(app.tabs.active.messages) > 2 and long_enough(app.tabs.active, FORKED_WORDS))
+            app.main.memory_pane.show_panel("compare")
+            app.clear_notifications()
+            await pilot.pause(1.5)
             svg = app.export_screenshot(title="pagechat")
             out.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
             app.exit()

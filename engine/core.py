@@ -153,8 +153,7 @@ class EngineCore:
         if request is None:
             return None
         for sequence in request.living():
-            del sequence.tokens[sequence.known :]
-            sequence.computed = min(sequence.computed, sequence.known)
+            sequence.drop_promises()
             self.scheduler.remove(sequence, keep=request.keeps(sequence))
         self._forget(request)
         return request.output((), 0, "abort")
@@ -188,7 +187,7 @@ class EngineCore:
 
     def flush(self) -> StepReport | None:
         """A report of what changed outside a step (aborts, sessions), if anything did."""
-        if self.blocks.events.has_pending:
+        if self.blocks.events.has_pending or self.blocks.has_new_lengths:
             return self._make_report(0.0, 0, 0, 0)
         return None
 
@@ -310,6 +309,7 @@ class EngineCore:
         kept = [(s, place, t) for (s, place), t in zip(flight.promised, result.tokens, strict=True) if not s.ended]
         for sequence, place, token in kept:
             sequence.tokens[place] = token
+            sequence.promised -= 1
         self.blocks.publish_late()
         for sequence, place, token in kept:
             if not sequence.ended:  # with another of its request, that failed
@@ -373,8 +373,7 @@ class EngineCore:
             miss = request.miss(sequence, self.sessions.get(sequence.session), self.blocks.block_size)
             output = msgspec.structs.replace(output, miss=miss)
         if reason:
-            del sequence.tokens[length:]  # promised by a step that did not know of the end
-            sequence.computed = min(sequence.computed, length)
+            sequence.drop_promises()  # of a step that did not know of the end
             self.scheduler.remove(sequence, keep=request.keeps(sequence))
             if request.finished(sequence):
                 self._forget(request)

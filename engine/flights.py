@@ -79,6 +79,7 @@ class Flights:
             promised = [(s, len(s.tokens)) for span in spans for s in (span.sequence, *span.forks)]
             for sequence, _ in promised:
                 sequence.tokens.append(UNKNOWN)
+                sequence.promised += 1
         self._flying.append(Flight(step, launched, promised))
         return self._flying[-1]
 

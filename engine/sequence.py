@@ -68,6 +68,8 @@ class Sequence:
     scored: int = 0
     """Prompt tokens whose log probabilities have been told, the first one (which has none) not counted."""
 
+    promised: int = 0
+    """Tokens at the end that are UNKNOWN."""
     ended: bool = False
     """Has been taken out for good."""
 
@@ -77,10 +79,13 @@ class Sequence:
     @property
     def known(self) -> int:
         """Tokens that are not UNKNOWN."""
-        count = len(self.tokens)
-        while count and self.tokens[count - 1] == UNKNOWN:
-            count -= 1
-        return count
+        return len(self.tokens) - self.promised
+
+    def drop_promises(self) -> None:
+        """What steps on their way will bring it is not wanted."""
+        del self.tokens[self.known :]
+        self.promised = 0
+        self.computed = min(self.computed, len(self.tokens))
 
     @property
     def runs_ahead(self) -> bool:

@@ -148,14 +148,15 @@ def load(config: EngineConfig, io: EngineIO) -> tuple[EngineCore, EngineReady]:
             time.sleep(0.1)
     num_blocks = config.num_blocks or NUM_BLOCKS
     vocab_size = int(os.environ.get("FAKE_ENGINE_VOCAB", "512"))
+    step_tokens, max_running = config.limits("cpu")
     core = EngineCore(
         EchoExecutor(),
         num_blocks=num_blocks,
         block_size=config.block_size,
         max_context=config.max_context or MAX_CONTEXT,
         vocab_size=vocab_size,
-        step_tokens=config.step_tokens,
-        max_running=config.max_running,
+        step_tokens=step_tokens,
+        max_running=max_running,
         prefix_cache=config.prefix_cache,
         policy=config.policy,
     )

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from engine.blocks.events import EventLog
 from engine.blocks.tables import BlockTables, Match, Moves
 from engine.protocol import EventKind
-from engine.sequence import UNKNOWN, Sequence, Span, common_prefix
+from engine.sequence import Sequence, Span, common_prefix
 
 
 class PagedBlocks(BlockTables):
@@ -132,7 +132,7 @@ class PagedBlocks(BlockTables):
         size = self.block_size
         if self._prefix_cache:
             for span in [span for span in spans if span.start % size + span.count >= size]:  # those that fill a block
-                if span.sequence.tokens[span.start + span.count - 1] == UNKNOWN:
+                if span.start + span.count > span.sequence.known:
                     self._late.append(span)
                 else:
                     self.publish(span.sequence, span.start)

@@ -106,6 +106,11 @@ class BlockTables:
         self._sequences.pop(sequence.id, None)
         self._changed.pop(sequence.id, None)
 
+    @property
+    def has_new_lengths(self) -> bool:
+        """Whether `take_lengths` has something to tell."""
+        return bool(self._changed)
+
     def take_lengths(self) -> list[tuple[int, int]]:
         """(sequence, tokens in its blocks) of the sequences that changed since the last call."""
         changed, self._changed = self._changed, {}

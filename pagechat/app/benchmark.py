@@ -29,7 +29,12 @@ from typing import TYPE_CHECKING
 from pagechat.app.benchmark_load import NUM_BLOCKS, TABS, TOKENS_PER_S, LoadedClient, long_chat
 from pagechat.bench.machine import this_machine
 
+<<<<<<< HEAD
 if TYPE_CHECKING:
+=======
+if TYPE_CHECKING:  # imported when it is measured
+    from pagechat.app.app import PagechatApp
+>>>>>>> h-app
     from pagechat.app.widgets.transcript import Transcript
 
 ROWS, COLUMNS = 50, 160
@@ -178,11 +183,8 @@ async def _app(db: Path, *, loaded: bool) -> int:
     return app.return_code or 0
 
 
-async def _load(app: object) -> None:
+async def _load(app: PagechatApp) -> None:
     """Ask in as many tabs, as soon as the engine is there."""
-    from pagechat.app.app import PagechatApp
-
-    assert isinstance(app, PagechatApp)
     while app.main.client is None or not app.main.is_mounted:
         await asyncio.sleep(0.05)
     for number in range(TABS):
@@ -225,11 +227,8 @@ async def _long_chat() -> tuple[float, float, float]:
     return opened, fresh, grown
 
 
-async def _redraws(app: object) -> float:
+async def _redraws(app: PagechatApp) -> float:
     """Median time of a redraw while an answer streams."""
-    from pagechat.app.app import PagechatApp
-
-    assert isinstance(app, PagechatApp)
     app.main.sender.submit(app.tabs.active, "go on")
     times: list[float] = []
     async for transcript in _growing(app):
@@ -241,10 +240,14 @@ async def _redraws(app: object) -> float:
     return statistics.median(times)
 
 
+<<<<<<< HEAD
 async def _growing(app: object) -> AsyncIterator[Transcript]:
     from pagechat.app.app import PagechatApp
 
     assert isinstance(app, PagechatApp)
+=======
+async def _growing(app: PagechatApp) -> AsyncIterator[Transcript]:
+>>>>>>> h-app
     while True:
         await asyncio.sleep(0.03)
         if app.main.transcript.stale and app.tabs.active.streaming:

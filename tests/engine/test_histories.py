@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -226,7 +227,7 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = settings(max_examples=2000, stateful_step_count=30, deadline=None)
-TestHistories = Histories.TestCase
+TestHistories = pytest.mark.timeout(900)(Histories.TestCase)  # longer than other tests, on a busy machine
 
 
 def test_a_missing_report_is_noticed() -> None:

@@ -34,6 +34,7 @@ def history(screen: MainScreen, argument: str) -> None:
 async def _history(screen: MainScreen, words: str) -> None:
     store = screen.keeper.store
     try:
+        await screen.keeper.flush()  # a name that was given a moment ago is in the list
         chats = await screen.keeper.call(store.chats)
         open_ids = {conversation.id for conversation in screen.tabs.conversations}
         choice = await screen.app.push_screen_wait(HistoryScreen(chats, open_ids, screen.keeper, words))
