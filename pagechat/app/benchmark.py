@@ -29,12 +29,8 @@ from typing import TYPE_CHECKING
 from pagechat.app.benchmark_load import NUM_BLOCKS, TABS, TOKENS_PER_S, LoadedClient, long_chat
 from pagechat.bench.machine import this_machine
 
-<<<<<<< HEAD
-if TYPE_CHECKING:
-=======
 if TYPE_CHECKING:  # imported when it is measured
     from pagechat.app.app import PagechatApp
->>>>>>> h-app
     from pagechat.app.widgets.transcript import Transcript
 
 ROWS, COLUMNS = 50, 160
@@ -240,14 +236,7 @@ async def _redraws(app: PagechatApp) -> float:
     return statistics.median(times)
 
 
-<<<<<<< HEAD
-async def _growing(app: object) -> AsyncIterator[Transcript]:
-    from pagechat.app.app import PagechatApp
-
-    assert isinstance(app, PagechatApp)
-=======
 async def _growing(app: PagechatApp) -> AsyncIterator[Transcript]:
->>>>>>> h-app
     while True:
         await asyncio.sleep(0.03)
         if app.main.transcript.stale and app.tabs.active.streaming:
