@@ -220,9 +220,7 @@ class Front:
         self._doors.send(client, await sessions.answer(question, self.supervisor.ask))
 
     async def _send_pieces(self, client: bytes, question: GetPieces) -> None:
-        self._doors.send(
-            client, await pieces.answer(question, self.supervisor.ready, lambda: self.answering.text, self._threads)
-        )
+        self._doors.send(client, await pieces.answer(question, self.supervisor.ready, lambda: self.answering.text))
 
     async def _send_snapshot(self, client: bytes, ticket: int) -> None:
         try:

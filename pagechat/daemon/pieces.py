@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
 
 from engine.protocol import GetPieces, Pieces, Rejected
 from pagechat.daemon.errors import RequestError
@@ -16,14 +15,14 @@ from pagechat.daemon.text import ModelText
 
 
 async def answer(
-    question: GetPieces, ready: Callable[[], Awaitable[object]], text: Callable[[], ModelText | None], threads: Executor
+    question: GetPieces, ready: Callable[[], Awaitable[object]], text: Callable[[], ModelText | None]
 ) -> Pieces | Rejected:
     """The text of each token of the prompt, or why there is none. Waits for the engine (`ready`), whose model it is."""
     try:
         await ready()
         model = text()
         assert model is not None
-        return await asyncio.get_running_loop().run_in_executor(threads, _cut, question, model)
+        return await asyncio.to_thread(_cut, question, model)
     except RequestError as error:
         return Rejected(code=error.code, message=error.message, ticket=question.ticket)
 
