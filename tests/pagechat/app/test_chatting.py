@@ -64,7 +64,7 @@ async def test_two_chats_stream_at_once_and_switching_loses_nothing(open_app: Op
         daemon.go(20)
         await wait_until(pilot, lambda: "y10" in two.messages[-1].content and "x10" in one.messages[-1].content)
         assert (one.state, two.state) == ("streaming", "streaming")
-        assert screen_text(app).splitlines()[0].count("●") == 2
+        await wait_until(pilot, lambda: screen_text(app).splitlines()[0].count("●") == 2)
         await pilot.press("alt+1")
         assert app.tabs.active is one
         daemon.go(40)
