@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
@@ -33,6 +34,7 @@ from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.screens.help import HelpScreen
 from pagechat.app.screens.main import MainScreen
 from pagechat.app.tabs import Tabs
+from pagechat.app.terminal import lasting
 from pagechat.app.tour import Tour
 from pagechat.app.widgets.tour_card import TourCard
 from pagechat.store import Store, StoreError
@@ -115,6 +117,9 @@ class PagechatApp(App[None]):
             loop.add_signal_handler(signal.SIGHUP, self._end_by, self._leave_no_terminal)
         self._tell_theme_problems()
         self.set_interval(THEMES_S, self._reload_themes)
+
+    def get_driver_class(self) -> type[Driver]:
+        return lasting(super().get_driver_class())
 
     # -- themes --------------------------------------------------------------------------------
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
 import sqlite3
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pexpect
 import pytest
+from textual.drivers._writer_thread import WriterThread
 
 from engine.protocol import LoadProgress
 from pagechat import store as store_module
 from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.screens.help import HelpScreen
+from pagechat.app.terminal import LastingTerminal
 from pagechat.app.widgets.banner import Banner
 from pagechat.client import NoDaemon
 from pagechat.store import Store
@@ -264,6 +269,31 @@ def test_a_terminal_that_goes_away_ends_the_app_with_everything_saved(db: Path) 
     question, answer = Store(db).messages(chat.id)
     assert (question.content, answer.status) == ("count", "stopped")
     assert answer.content.startswith("w0 w1 w2 w3 w4 w5 ")
+
+
+def test_frames_for_a_terminal_that_has_gone_hold_nobody_up() -> None:
+    """Textual's writer takes thirty; one more used to wait for ever, and SIGHUP with it."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as file:
+        writer = WriterThread(LastingTerminal(file))
+        writer.start()
+        os.close(ours)
+        written = threading.Event()
+
+        def draw() -> None:
+            for _ in range(200):
+                writer.write("frame\n" * 1000)
+            writer.stop()
+            written.set()
+
+        threading.Thread(target=draw, daemon=True).start()
+        assert written.wait(10)
+
+
+async def test_the_app_draws_on_such_a_terminal(open_app: OpenApp) -> None:
+    async with open_app(FakeDaemon()) as (app, _):
+        driver = app.get_driver_class()(app)
+    assert isinstance(driver._file, LastingTerminal)
 
 
 async def test_a_signal_saves_and_ends(open_app: OpenApp, db: Path) -> None:
