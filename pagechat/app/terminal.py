@@ -37,7 +37,8 @@ def lasting(driver: type[Driver]) -> type[Driver]:
     class Lasting(driver):  # type: ignore[valid-type, misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
-            if hasattr(self, "_file"):
-                self._file = LastingTerminal(self._file)
+            file: TextIO | None = getattr(self, "_file", None)
+            if file is not None:
+                self._file = LastingTerminal(file)
 
     return Lasting
