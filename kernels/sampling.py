@@ -70,6 +70,16 @@ class SamplingRows:
     bias: Bias | None = None
     mask: Mask | None = None
 
+    def shaped(self) -> NDArray[np.bool_]:
+        """[R] True where penalties, a bias or a mask change the logits."""
+        wanted = np.zeros(len(self.temperatures), dtype=bool)
+        for sparse in (self.penalties, self.bias):
+            if sparse is not None:
+                wanted |= np.diff(sparse.offsets) > 0
+        if self.mask is not None:
+            wanted |= self.mask.index >= 0
+        return wanted
+
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:

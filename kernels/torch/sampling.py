@@ -54,7 +54,7 @@ def greedy(logits: Tensor) -> Tensor:
 
 
 def sample(logits: Tensor, rows: SamplingRows) -> Tensor:
-    others = _not_plain_greedy(rows).tolist()
+    others = np.flatnonzero((rows.temperatures > 0) | rows.shaped()).tolist()
     tokens = greedy(logits) if len(others) < len(logits) else logits.new_empty(len(logits), dtype=torch.int64)
     for row in others:  # row by row: one row's numbers stay in the cache
         tokens[row] = _choose(logits[row].to(torch.float32), rows, row)
@@ -66,17 +66,6 @@ def logprobs(logits: Tensor, tokens: Tensor, count: int) -> Logprobs:
     chosen = scores.gather(1, tokens.unsqueeze(1))
     top = scores.topk(min(count, scores.shape[1]))
     return Logprobs(chosen.squeeze(1), (scores > chosen).sum(1) + 1, top.indices, top.values)
-
-
-def _not_plain_greedy(rows: SamplingRows) -> NDArray[np.intp]:
-    """Rows that are not just the largest of their logits."""
-    wanted = rows.temperatures > 0
-    for sparse in (rows.penalties, rows.bias):
-        if sparse is not None:
-            wanted |= np.diff(sparse.offsets) > 0
-    if rows.mask is not None:
-        wanted |= rows.mask.index >= 0
-    return np.flatnonzero(wanted)
 
 
 def _choose(scores: Tensor, rows: SamplingRows, row: int) -> Tensor:

@@ -96,15 +96,14 @@ def greedy(logits: Tensor) -> Tensor:
 
 
 def sample(logits: Tensor, rows: SamplingRows) -> Tensor:
-    edited = _rows_to_edit(rows)
+    shaped = rows.shaped()
+    plain, edited = np.flatnonzero(~shaped), np.flatnonzero(shaped)
     out = torch.empty(len(logits), dtype=torch.int32, device=logits.device)
-    everything = np.arange(len(logits))
-    plain = np.setdiff1d(everything, edited)
     for which, scores in ((plain, logits), (edited, logits)):
         if not len(which):
             continue
         index = torch.from_numpy(which).to(logits.device)
-        own = scores if len(which) == len(everything) else scores.index_select(0, index)
+        own = scores if len(which) == len(logits) else scores.index_select(0, index)
         if which is edited:
             own = _edit(own.to(torch.float32), rows, edited)
         drawn = torch.empty(len(which), dtype=torch.int32, device=logits.device)
@@ -116,16 +115,6 @@ def sample(logits: Tensor, rows: SamplingRows) -> Tensor:
 def _to_device(rows: SamplingRows, which: NDArray[np.intp], device: torch.device) -> DeviceRows:
     arrays = (rows.temperatures, rows.top_k, rows.top_p, rows.min_p, rows.seeds, rows.positions)
     return DeviceRows(*(torch.from_numpy(array[which]).to(device) for array in arrays))
-
-
-def _rows_to_edit(rows: SamplingRows) -> NDArray[np.intp]:
-    wanted = np.zeros(len(rows.temperatures), dtype=bool)
-    for sparse in (rows.penalties, rows.bias):
-        if sparse is not None:
-            wanted |= np.diff(sparse.offsets) > 0
-    if rows.mask is not None:
-        wanted |= rows.mask.index >= 0
-    return np.flatnonzero(wanted)
 
 
 def _edit(scores: Tensor, rows: SamplingRows, which: NDArray[np.intp]) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import sys
 import uuid
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any
 from engine.protocol import Accepted, BeamParams, ChatMessage, ChatOptions, Delta, Finished
 from pagechat.client import AsyncEngineClient, ClientError, RequestFailed
 from pagechat.commands import exits
+from pagechat.commands.signals import cancel_on_signal
 from pagechat.commands.watch import silence_stdout
 from pagechat.daemon.launch import Launched, ensure_daemon
 from pagechat.daemon.narrate import Narrator
@@ -50,11 +50,7 @@ class Question:
 
 async def ask(question: Question, run_dir: Path | None) -> int:
     """Exit code. Raises ClientError, LaunchError, RunDirError, StoreError."""
-    loop = asyncio.get_running_loop()
-    asking = asyncio.current_task()
-    assert asking is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asking.cancel)
+    cancel_on_signal()
     launched: Launched | None = None
     record = Record.open(question)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from engine.blocks.mirror import MirrorGap, PoolMirror
 from pagechat.client import AsyncEngineClient, DaemonGone, RequestFailed, Telemetry
 from pagechat.commands.exits import FAILED, OK, CommandError
+from pagechat.commands.signals import cancel_on_signal
 from pagechat.recording import Recorder
 
 SNAPSHOT_EVERY_S = 10.0
@@ -19,10 +19,7 @@ SNAPSHOT_EVERY_S = 10.0
 
 async def record(run_dir: Path | None, path: Path, *, max_bytes: int, seconds: float | None) -> int:
     """Until Ctrl-C, `max_bytes`, `seconds`, or the end of the daemon. Never replaces a file."""
-    recording = asyncio.current_task()
-    assert recording is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, recording.cancel)
+    cancel_on_signal()
     async with await AsyncEngineClient.connect(run_dir, name="record") as client:
         status = await client.status()
         try:

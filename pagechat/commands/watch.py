@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -17,15 +16,12 @@ import msgspec
 from engine.protocol import NO_EVENT, Message, Snapshot
 from pagechat.client import AsyncEngineClient, DaemonGone, RequestFailed
 from pagechat.commands import exits
+from pagechat.commands.signals import cancel_on_signal
 
 
 async def watch(run_dir: Path | None) -> int:
     """Until Ctrl-C, the end of the daemon or of the reader. Raises NoDaemon, RequestFailed."""
-    loop = asyncio.get_running_loop()
-    watching = asyncio.current_task()
-    assert watching is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, watching.cancel)
+    cancel_on_signal()
     try:
         async with await AsyncEngineClient.connect(run_dir, name="watch") as client:
             await _follow(client)

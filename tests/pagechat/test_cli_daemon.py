@@ -17,9 +17,11 @@ from typing import Any
 import pexpect
 import pytest
 
+from engine.protocol import StepReport
 from pagechat import __version__, rundir
 from pagechat.cli import daemon_main
 from pagechat.client import EngineClient
+from pagechat.recording import load
 from pagechat.store import Store
 from tests.daemons import ROOT, command, notes, serving, socket_files, user, wait_until
 from tests.processes import processes_of_the_tests
@@ -481,6 +483,26 @@ def test_watch_ends_by_ctrl_c_and_by_a_closed_pipe() -> None:
         assert watching.stderr is not None
         assert watching.stderr.read() == b""
         watching.stderr.close()
+
+
+def test_record_ends_by_ctrl_c_pressed_twice_with_a_file_that_plays(tmp_path: Path) -> None:
+    file = tmp_path / "pool.rec"
+    with serving():
+        recording = start("record", str(file))
+        assert recording.stderr is not None
+        assert b"Ctrl-C ends it" in recording.stderr.readline()
+        command("ask", "hello")
+        wait_until(lambda: file.stat().st_size > 1000, "frames in the file")
+        recording.send_signal(signal.SIGINT)
+        recording.send_signal(signal.SIGINT)
+        _, told = recording.communicate(timeout=30)
+        assert (recording.returncode, b"Traceback" in told) == (0, False)
+        assert b"frames" in told
+        again = command("record", str(file))
+    assert again.returncode == 1
+    assert "cannot be made: File exists" in again.stderr
+    steps = [frame.content for frame in load(file).frames if isinstance(frame.content, StepReport)]
+    assert sum(step.generated_tokens for step in steps) > 0
 
 
 def test_stop_ends_the_daemon_and_returns_when_it_has_gone() -> None:
