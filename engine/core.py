@@ -359,10 +359,11 @@ class EngineCore:
     ) -> TokenOutput:
         """What a token means that made the sequence `length` long: something to tell, perhaps the end."""
         request, sampling = self._requests[sequence.request_id], sequence.sampling
-        matcher = sequence.shaping.matcher if sequence.shaping else None
-        grammar_ended = matcher is not None and matcher.take(token)
-        if matcher and matcher.error:
-            return self._fail(sequence, "bad_request", f"the grammar cannot be followed further: {matcher.error}")
+        grammar_ended = False
+        if sequence.shaping and (matcher := sequence.shaping.matcher):
+            grammar_ended = matcher.take(token)
+            if matcher.error:
+                return self._fail(sequence, "bad_request", f"the grammar cannot be followed further: {matcher.error}")
         reason: FinishReason | None = None
         if grammar_ended or token in sampling.stop_token_ids:
             reason = "stop"

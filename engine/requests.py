@@ -16,6 +16,7 @@ class Request:
         self.sequences = sequences
         self.group = group
         self._first = sequences[0]
+        self._prompt_tokens = len(message.prompt)
         self._finished: set[int] = set()
 
     def living(self) -> list[Sequence]:
@@ -36,7 +37,7 @@ class Request:
             self.message.request_id,
             tokens,
             reason,
-            len(self.message.prompt),
+            self._prompt_tokens,
             self._first.cached_tokens,
             index=index,
         )
@@ -51,7 +52,7 @@ class Request:
                     self.message.request_id,
                     tuple(beam.tokens),
                     "stop" if stopped else "length",
-                    len(self.message.prompt),
+                    self._prompt_tokens,
                     self._first.cached_tokens,
                     index=index,
                     score=beam.score,

@@ -122,7 +122,7 @@ class DecodeGraphs:
             self._run(size, kind)
         self._graphs[size, kind] = graph
 
-    def launch(self, batch: Batch, ids: Sequence[int], positions: NDArray[np.int32]) -> None:
+    def launch(self, batch: Batch, ids: NDArray[np.int32], positions: NDArray[np.int32]) -> None:
         """Start a step; its tokens will be in `out`, in the batch's order, and each row's in `newest`.
 
         ids: -(r + 1) is the token that row r sampled last.
@@ -227,6 +227,7 @@ class DecodeGraphs:
             heads=model.config.heads,
             kv_heads=model.config.kv_heads,
             block_size=self._block_size,
+            shared=kind == "shared",
         )
         hidden = model.decoder.forward(self.embed(inputs["ids"][:size]), self._kv, plan)
         rows = DeviceRows(

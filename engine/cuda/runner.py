@@ -52,7 +52,7 @@ _STEPS_PLANNED = 32
 class _Decoding:
     """A batch that decodes, planned for some steps."""
 
-    rows: tuple[int, ...]
+    rows: NDArray[np.int32]
     changes: int
     limits: NDArray[np.int32]
     """Tokens up to which its sequences may grow."""
@@ -60,9 +60,10 @@ class _Decoding:
     """Place among the spans of each of the batch's entries."""
     batch: Batch
 
-    def covers(self, rows: tuple[int, ...], changes: int, lengths: NDArray[np.int32]) -> bool:
+    def covers(self, rows: NDArray[np.int32], changes: int, lengths: NDArray[np.int32]) -> bool:
         """Whether a step of these sequences, of these lengths, is one it was planned for."""
-        return rows == self.rows and changes == self.changes and bool((lengths <= self.limits).all())
+        same = changes == self.changes and np.array_equal(rows, self.rows)
+        return same and bool((lengths <= self.limits).all())
 
 
 class CudaRunner(Runner):
@@ -153,36 +154,33 @@ class CudaRunner(Runner):
     # -- one token of each sequence ------------------------------------------------------------------
 
     def _launch_decode(self, spans: list[Span]) -> tuple[Tensor, NDArray[np.intp]]:
-        place = self._tables.place
+        placed = np.array(self._tables.place_newest(spans), dtype=np.int32)
+        starts = np.array([span.start for span in spans], dtype=np.int32)
+        newest = np.array([span.sequence.tokens[-1] for span in spans], dtype=np.int32)
         # By row: in whatever order they are scheduled, the same sequences are the same batch.
-        rows, places = zip(
-            *sorted((place(s.sequence, s.start, s.start + 1), i) for i, s in enumerate(spans)), strict=True
-        )
-        in_row_order = [spans[i] for i in places]
-        lengths = np.array([span.start + 1 for span in in_row_order], dtype=np.int32)
+        by_row = np.argsort(placed)
+        rows, lengths = placed[by_row], starts[by_row] + 1
         decoding = self._decoding
         if decoding is None or not decoding.covers(rows, self._tables.changes, lengths):
-            decoding = self._decoding = self._plan_batch(in_row_order, rows, lengths)
-        order = decoding.order
-        tokens = [in_row_order[i].sequence.tokens[-1] for i in order]
-        self._graphs.launch(decoding.batch, _ids(tokens, decoding.batch.rows), lengths[order] - 1)
-        return self._graphs.out[: len(spans)], np.array(places)[order]
+            decoding = self._decoding = self._plan_batch([spans[i] for i in by_row], rows, lengths)
+        order = by_row[decoding.order]
+        self._graphs.launch(decoding.batch, _ids(newest[order], placed[order]), starts[order])
+        return self._graphs.out[: len(spans)], order
 
-    def _plan_batch(self, spans: list[Span], rows: tuple[int, ...], lengths: NDArray[np.int32]) -> _Decoding:
+    def _plan_batch(self, spans: list[Span], rows: NDArray[np.int32], lengths: NDArray[np.int32]) -> _Decoding:
         """What is read how, now and in the steps to come: sequences grow, and all else stays."""
-        table_rows = np.array(rows, dtype=np.int32)
         full = (lengths - 1) // self.block_size
-        sharing = find_sharing(self._tables.host, table_rows, full, self.block_size)
+        sharing = find_sharing(self._tables.host, rows, full, self.block_size)
         limits = lengths + _STEPS_PLANNED
-        work = self._plan(decode_runs(sharing, table_rows[sharing.order], limits[sharing.order]), len(spans))
+        work = self._plan(decode_runs(sharing, rows[sharing.order], limits[sharing.order]), len(spans))
         kind = self._graphs.kind_of(work, len(spans))
         if kind is None:  # more of a tree than the graphs have room for
             sharing = Sharing(np.arange(len(spans)), [], np.zeros(len(spans), dtype=np.int32), 0)
-            work = self._plan(decode_runs(sharing, table_rows, limits), len(spans))
+            work = self._plan(decode_runs(sharing, rows, limits), len(spans))
             kind = self._graphs.kind_of(work, len(spans))
             assert kind is not None, "a batch that shares nothing fits its graph"
         temperatures, filters = _sampling([spans[place].sequence for place in sharing.order])
-        batch = Batch(table_rows[sharing.order], temperatures, filters, work, kind)
+        batch = Batch(rows[sharing.order], temperatures, filters, work, kind)
         return _Decoding(rows, self._tables.changes, limits, sharing.order, batch)
 
     def _plan(self, runs: Runs, tokens: int) -> Work:
@@ -222,8 +220,10 @@ class CudaRunner(Runner):
             config.kv_heads,
             config.head_dim,
             self.block_size,
+            shared=False,
         )
-        ids = torch.tensor(_ids(known, rows[of_token]), dtype=torch.int32).pin_memory().to(device, non_blocking=True)
+        ids = torch.from_numpy(_ids(np.array(known, dtype=np.int32), rows[of_token]))
+        ids = ids.pin_memory().to(device, non_blocking=True)
         hidden = self.model.decoder.forward(self._graphs.embed(ids), self.kv, plan)
         samplers = [
             (s, sequence) for s, span in enumerate(spans) if span.samples for sequence in (span.sequence, *span.forks)
@@ -266,22 +266,22 @@ class CudaRunner(Runner):
     def _check_writes(self, step: Step) -> None:
         """As `_check`, of what this step writes: what it reads was checked when its table was."""
         self._check_moves(step)
-        written: set[int] = set()
-        total = 0
-        for span in step.spans:
-            table, first = span.sequence.table, span.start // self.block_size
-            blocks = table[first : (span.start + span.count - 1) // self.block_size + 1]
-            written.update(blocks)
-            total += len(blocks)
-            if span.count > 1:
-                self._check_span(span)
-        if len(written) < total or not 1 <= min(written) <= max(written) <= self.num_blocks:
+        size = self.block_size
+        try:
+            blocks = [span.sequence.table[span.start // size] for span in step.spans if span.count == 1]
+        except IndexError:
             self._check(step)  # says which
+            raise
+        for span in step.spans:
+            if span.count != 1:
+                blocks += self._check_span(span)
+        if len(set(blocks)) < len(blocks) or not 1 <= min(blocks) <= max(blocks) <= self.num_blocks:
+            self._check(step)
 
 
-def _ids(tokens: Row[int], rows: NDArray[np.int32]) -> list[int]:
+def _ids(tokens: NDArray[np.int32], rows: NDArray[np.int32]) -> NDArray[np.int32]:
     """Token ids; one that is not known yet is named by its sequence's row."""
-    return [token if token >= 0 else -int(row) - 1 for token, row in zip(tokens, rows, strict=True)]
+    return np.where(tokens >= 0, tokens, -rows - 1)
 
 
 def _sampling(sequences: Row[Sequence]) -> tuple[list[float], list[tuple[int, float, float, int]] | None]:

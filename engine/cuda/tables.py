@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.sequence import Sequence
+from engine.sequence import Sequence, Span
 
 
 class DeviceTables:
@@ -45,9 +46,6 @@ class DeviceTables:
             first = 0
             self.changes += 1
         elif start % size:  # only blocks that are written now can be other ones than before
-            if first == last and table[first] == self._written[row]:
-                self._ends[row] = end
-                return row
             self.changes += table[first] != self._written[row]  # copy-on-write
         mine = self.host[row]
         for index in range(first, last + 1):
@@ -57,6 +55,23 @@ class DeviceTables:
                 self._patches.append((row, index, block))
         self._ends[row], self._preemptions[row], self._written[row] = end, sequence.preemptions, table[last]
         return row
+
+    def place_newest(self, spans: Iterable[Span]) -> list[int]:
+        """`place` for spans of one token each, most of which lie in the block of the token before."""
+        rows, ends, size = self._rows, self._ends, self._block_size
+        written, preemptions = self._written, self._preemptions
+        placed = []
+        for span in spans:
+            sequence, start = span.sequence, span.start
+            row = rows.get(sequence.id, -1)
+            goes_on = row >= 0 and ends[row] == start and preemptions[row] == sequence.preemptions
+            if goes_on and start % size and written[row] == sequence.table[start // size]:
+                ends[row] = start + 1
+                rows.move_to_end(sequence.id)
+            else:
+                row = self.place(sequence, start, start + 1)
+            placed.append(row)
+        return placed
 
     def row_of(self, sequence: Sequence) -> int:
         """The row of a sequence that has no tokens in this step yet: one that is born in it."""

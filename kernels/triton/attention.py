@@ -52,6 +52,8 @@ def attend_items(
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
+    LOOP: tl.constexpr,
+    BESIDE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One item and one key/value head a program; programs past `count` items do nothing.
@@ -59,19 +61,75 @@ def attend_items(
     q [T, H, D], rows q_stride apart; kv of one layer, blocks block_stride numbers apart; tables [rows, table_stride]
     int32; positions [T] int32; out [T, H, D], rows out_stride apart; parts [P, H, D] and lse [P, H] float32. `scale`
     multiplies the products; WINDOW > 0 hides keys that many or more places back; SOFT_CAP > 0 bounds the scores.
+
+    LOOP: fewer programs than items, each takes several. BESIDE: may run at the same time as the kernel started before
+    it, which is one of these with LOOP; nobody may start before both have ended.
     """
     if PDL:
+        if not BESIDE:
+            tl.extra.cuda.gdc_wait()
+        if LOOP:
+            # Every program of this kernel is past its wait when the next one starts: what that one reads is there.
+            tl.extra.cuda.gdc_launch_dependents()
+    if LOOP:
+        for work in range(tl.program_id(0), tl.load(count) * KV_HEADS, tl.num_programs(0)):
+            fields = items + work // KV_HEADS * 6
+            _attend(
+                q, kv, tables, positions, out, parts, lse,
+                tl.load(fields), tl.load(fields + 1), tl.load(fields + 2),
+                tl.load(fields + 3), tl.load(fields + 4), tl.load(fields + 5), work % KV_HEADS,
+                scale, q_stride, out_stride, table_stride, block_stride,
+                WINDOW, SOFT_CAP, GROUP, KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, ROWS, TILE, PRECISION,
+            )  # fmt: skip
+    else:
+        item = tl.program_id(0) // KV_HEADS
+        fields = items + item * 6
+        first, queries, table_row = tl.load(fields), tl.load(fields + 1), tl.load(fields + 2)
+        start, stop, part = tl.load(fields + 3), tl.load(fields + 4), tl.load(fields + 5)
+        if item < tl.load(count):  # after the loads, which so wait for memory once
+            _attend(
+                q, kv, tables, positions, out, parts, lse,
+                first, queries, table_row, start, stop, part, tl.program_id(0) % KV_HEADS,
+                scale, q_stride, out_stride, table_stride, block_stride,
+                WINDOW, SOFT_CAP, GROUP, KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, ROWS, TILE, PRECISION,
+            )  # fmt: skip
+    if PDL and BESIDE:
         tl.extra.cuda.gdc_wait()
-    item = tl.program_id(0) // KV_HEADS
-    head = tl.program_id(0) % KV_HEADS
-    first = tl.load(items + item * 6)
-    queries = tl.load(items + item * 6 + 1)
-    table_row = tl.load(items + item * 6 + 2)
-    start = tl.load(items + item * 6 + 3)
-    stop = tl.load(items + item * 6 + 4)
-    part = tl.load(items + item * 6 + 5)
-    if item >= tl.load(count):  # after the loads, which so wait for memory once
-        return
+
+
+@triton.jit
+def _attend(
+    q,
+    kv,
+    tables,
+    positions,
+    out,
+    parts,
+    lse,
+    first,
+    queries,
+    table_row,
+    start,
+    stop,
+    part,
+    head,
+    scale,
+    q_stride,
+    out_stride,
+    table_stride,
+    block_stride,
+    WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One item (its fields: `first` .. `part`) and one key/value head."""
     table = tables + table_row.to(tl.int64) * table_stride
     newest = tl.load(positions + first)
     if queries == 1:  # planned for the steps to come as well
@@ -88,6 +146,10 @@ def attend_items(
     position = tl.load(positions + token, mask=real, other=stop)
 
     log2e: tl.constexpr = 1.4426950408889634
+    if SOFT_CAP > 0:
+        to_base_2 = log2e
+    else:
+        to_base_2 = scale * log2e
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     acc = tl.zeros((ROWS, BLOCK_D), tl.float32)
@@ -110,12 +172,11 @@ def attend_items(
         else:
             k = tl.load(k_base + offset[None, :], mask=(d < HEAD_DIM)[:, None], other=0.0)
             v = tl.load(v_base + offset[:, None], mask=(d < HEAD_DIM)[None, :], other=0.0)
-        s = tl.dot(q_tile, k, input_precision=PRECISION) * scale
+        s = tl.dot(q_tile, k, input_precision=PRECISION)
         if SOFT_CAP > 0:
-            s = SOFT_CAP * (2.0 / (1.0 + tl.exp2(-2.0 * log2e * s / SOFT_CAP)) - 1.0)
-        s = s * log2e
-        higher = tl.maximum(best, tl.max(s, 1))
-        p = tl.exp2(s - higher[:, None])
+            s = SOFT_CAP * (2.0 / (1.0 + tl.exp2(-2.0 * log2e * scale * s / SOFT_CAP)) - 1.0)
+        higher = tl.maximum(best, tl.max(s, 1) * to_base_2)
+        p = tl.exp2(s * to_base_2 - higher[:, None])
         shrink = tl.exp2(best - higher)
         total = total * shrink + tl.sum(p, 1)
         acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=PRECISION)
@@ -128,13 +189,13 @@ def attend_items(
         offset = page + (n % BLOCK_SIZE) * HEAD_DIM
         k = tl.load(k_base + offset[None, :], mask=inside[None, :] & (d < HEAD_DIM)[:, None], other=0.0)
         v = tl.load(v_base + offset[:, None], mask=inside[:, None] & (d < HEAD_DIM)[None, :], other=0.0)
-        s = tl.dot(q_tile, k, input_precision=PRECISION) * scale
+        s = tl.dot(q_tile, k, input_precision=PRECISION)
         if SOFT_CAP > 0:
-            s = SOFT_CAP * (2.0 / (1.0 + tl.exp2(-2.0 * log2e * s / SOFT_CAP)) - 1.0)
+            s = SOFT_CAP * (2.0 / (1.0 + tl.exp2(-2.0 * log2e * scale * s / SOFT_CAP)) - 1.0)
         seen = inside[None, :] & (n[None, :] <= position[:, None])
         if WINDOW > 0:
             seen = seen & (n[None, :] > position[:, None] - WINDOW)
-        s = tl.where(seen, s * log2e, float("-inf"))
+        s = tl.where(seen, s * to_base_2, float("-inf"))
         higher = tl.maximum(best, tl.max(s, 1))
         shift = tl.where(higher == float("-inf"), 0.0, higher)  # a row that has seen no key yet
         p = tl.exp2(s - shift[:, None])

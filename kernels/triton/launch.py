@@ -18,7 +18,7 @@ from kernels.triton.copies import copy_block_pairs
 from kernels.triton.elementwise import gate_rows, norm_rows, rotate_and_cache, rotation_angles
 from kernels.triton.linear import few_rows_linear
 from kernels.triton.overlap import NO_OVERLAP, overlap
-from kernels.triton.plan import AttentionPlan, Items
+from kernels.triton.plan import AttentionPlan, Items, multiprocessors
 from kernels.triton.work import NARROW_ROWS, WIDE_ROWS
 
 _SMALL = 1 << 22
@@ -184,9 +184,10 @@ def paged_attention(
     q: Tensor, kv: Tensor, plan: AttentionPlan, scale: float, window: int = 0, soft_cap: float = 0.0
 ) -> Tensor:
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    both = bool(plan.wide.grid and plan.narrow.grid)
     for items, rows in ((plan.wide, WIDE_ROWS), (plan.narrow, NARROW_ROWS)):
         if items.grid:
-            _attend(q, kv, plan, items, rows, out, scale, window, soft_cap)
+            _attend(q, kv, plan, items, rows, both, out, scale, window, soft_cap)
     if plan.merges.grid:
         head_dim = q.shape[-1]
         merge_parts[(plan.merges.grid, plan.heads)](
@@ -200,8 +201,8 @@ def paged_attention(
             HEADS=plan.heads,
             HEAD_DIM=head_dim,
             BLOCK_D=_power(head_dim),
-            TILE=16,
-            num_warps=2,
+            TILE=8,
+            num_warps=1,
             **overlap(q),
         )
     return out
@@ -213,14 +214,21 @@ def _attend(
     plan: AttentionPlan,
     items: Items,
     rows: int,
+    both: bool,
     out: Tensor,
     scale: float,
     window: int,
     soft_cap: float,
 ) -> None:
+    """`both` kinds of items are in the step. The wide kernel is bound by arithmetic and the narrow one by memory: the
+    first is given part of the room on each multiprocessor, and the second runs in what is left."""
     head_dim = q.shape[-1]
-    tile, warps, stages = _attend_settings(rows, head_dim, q.dtype)
-    attend_items[(items.grid * plan.kv_heads,)](
+    tile, warps, stages, registers = _attend_settings(rows, head_dim, q.dtype, plan.shared)
+    programs = items.grid * plan.kv_heads
+    loop = both and rows == WIDE_ROWS
+    if loop:
+        programs = min(programs, multiprocessors(q.device) * (1 if plan.shared else 2))
+    attend_items[(programs,)](
         q,
         kv,
         plan.tables,
@@ -245,19 +253,29 @@ def _attend(
         ROWS=rows,
         TILE=tile,
         PRECISION="ieee",
+        LOOP=loop,
+        BESIDE=both and not loop,
         num_warps=warps,
         num_stages=stages,
+        maxnreg=registers,
         **overlap(q),
     )
 
 
-def _attend_settings(rows: int, head_dim: int, dtype: torch.dtype) -> tuple[int, int, int]:
-    """(keys a tile, warps, stages)."""
+def _attend_settings(rows: int, head_dim: int, dtype: torch.dtype, shared: bool) -> tuple[int, int, int, int | None]:
+    """(keys a tile, warps, stages, most registers a thread).
+
+    Page numbers are loaded a stage before the keys they lead to: of 3 or 4 stages the keys get one, which is filled
+    and used in turn, of 5 they get two. Narrow programs make up for it by being many.
+    """
+    if dtype == torch.float32 and rows == WIDE_ROWS:  # without tensor cores: what compiles within seconds
+        return 16, 8, 2, None
     if dtype == torch.float32 or head_dim > 128:
-        return 32, 4, 2
-    if rows == NARROW_ROWS:
-        return 64, 2, 3
-    return 64, 4, 3
+        return 32, 4, 2, None
+    if shared:
+        # 144 registers leave room for narrow programs beside a wide one.
+        return (32, 1, 5, None) if rows == NARROW_ROWS else (64, 8, 5, 144)
+    return (64, 2, 3, None) if rows == NARROW_ROWS else (32, 4, 5, None)
 
 
 def copy_blocks(kv: Tensor, pairs: Sequence[tuple[int, int]]) -> None:

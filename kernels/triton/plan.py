@@ -45,14 +45,20 @@ class AttentionPlan:
     heads: int
     kv_heads: int
     block_size: int
+    shared: bool
+    """One token of each sequence, and blocks that several of them have in common."""
 
 
 @cache
+def multiprocessors(device: torch.device | str) -> int:
+    """Of a GPU; of anything else (Triton's interpreter) some number."""
+    device = torch.device(device)
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 16
+
+
 def program_target(device: str) -> int:
     """Programs of the narrow attention kernel that run at a time: four on each multiprocessor."""
-    if not device.startswith("cuda"):
-        return 64
-    return 4 * torch.cuda.get_device_properties(device).multi_processor_count
+    return 4 * multiprocessors(device)
 
 
 def plan_attention(
@@ -78,7 +84,7 @@ def plan_attention(
     )
     work = plan_work(runs, len(positions), group=heads // kv_heads, kv_heads=kv_heads, programs=program_target(device))
     return upload_plan(
-        positions, rows, torch.from_numpy(tables).to(device), work, heads, kv_heads, head_dim, block_size
+        positions, rows, torch.from_numpy(tables).to(device), work, heads, kv_heads, head_dim, block_size, shared=False
     )
 
 
@@ -127,7 +133,8 @@ def plan_decode(
         programs=program_target(device),
     )
     on_device = torch.from_numpy(tables).to(device)
-    return upload_plan(total - 1, rows, on_device, work, heads, kv_heads, head_dim, block_size), rows
+    shared = bool(sharing.nodes)
+    return upload_plan(total - 1, rows, on_device, work, heads, kv_heads, head_dim, block_size, shared=shared), rows
 
 
 def upload_plan(
@@ -139,6 +146,8 @@ def upload_plan(
     kv_heads: int,
     head_dim: int,
     block_size: int,
+    *,
+    shared: bool,
 ) -> AttentionPlan:
     """A plan with memory of its own, for a step that runs once."""
     device = tables.device
@@ -172,4 +181,5 @@ def upload_plan(
         heads=heads,
         kv_heads=kv_heads,
         block_size=block_size,
+        shared=shared,
     )

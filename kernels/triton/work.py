@@ -16,6 +16,9 @@ NARROW_ROWS = 16
 """Rows of the product for items with few queries: what the tensor cores take at least."""
 WIDE_ROWS = 128
 """Rows for items with many queries: prefill, and blocks that many sequences share."""
+_PREFILL_ROOM, _SHARED_ROOM = 2, 4
+"""Programs of the narrow kernel that take as much room on a multiprocessor as one of the wide one, which has other
+settings for prefill than for blocks that decoding sequences share."""
 LEAST_KEYS = 64
 """Fewest keys of a piece."""
 _START_COST = 90
@@ -62,8 +65,8 @@ class Work:
 
 
 def plan_work(runs: Runs, tokens: int, *, group: int, kv_heads: int, programs: int) -> Work:
-    """Cut runs so that `programs` programs at a time (of the wide kernel, which takes more room, half as many) are done
-    as early as can be; longest items first. Wide runs are cut only where there are too few.
+    """Cut runs so that `programs` programs at a time (of the wide kernel, which takes more room, fewer) are done as
+    early as can be; longest items first. Wide runs are cut only where there are too few.
 
     Every query of 0 .. tokens - 1 is in at least one run or in none at all (padding); its runs' keys do not overlap.
     """
@@ -71,7 +74,8 @@ def plan_work(runs: Runs, tokens: int, *, group: int, kv_heads: int, programs: i
     at_once = max(1, programs // kv_heads)
     narrow = _cut(_select(runs, ~is_wide), at_once)
     tiles = _tile(_select(runs, is_wide), WIDE_ROWS // group)
-    wide = _cut(tiles, at_once // 2 if len(tiles.first) < at_once // 2 else 0)
+    few = max(1, at_once // (_PREFILL_ROOM if runs.causal.any() else _SHARED_ROOM))
+    wide = _cut(tiles, few if len(tiles.first) < few else 0)
     items = np.concatenate((narrow, wide))
     first, queries = items[:, 0], items[:, 1]
 

@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -27,6 +27,8 @@ from engine.config import BLOCK_SIZES, EngineConfig
 from engine.core import EngineCore
 from engine.protocol import AddRequest, LoadProgress, SamplingParams, StepReport, encode
 from pagechat.bench.machine import Machine, this_machine
+from pagechat.bench.profile import StepProfile, profile_steps
+from pagechat.bench.profile import table as profile_table
 from pagechat.sizes import SizeError, parse_size
 
 if TYPE_CHECKING:
@@ -76,6 +78,8 @@ class EngineBench(msgspec.Struct, frozen=True, kw_only=True):
     """From nothing to ready, the model loaded and warm."""
     rounds: int
     measurements: list[Measurement]
+    profiles: dict[int, list[StepProfile]]
+    """By batch; empty unless asked for."""
     machine: Machine
 
 
@@ -111,11 +115,7 @@ def run_engine(core: EngineCore, asks: list[Ask], follow: bool, publish: Callabl
     `follow` keeps a mirror of the pool beside it, to say how full its blocks are.
     """
     mirror = PoolMirror.from_snapshot(core.snapshot(0)) if follow else None
-    sequences = sum(ask.n for ask in asks)
-    for number, ask in enumerate(asks):
-        sampling = SamplingParams(max_tokens=ask.output, temperature=0 if ask.n == 1 else 1, seed=number)
-        name = str(number)
-        core.add(AddRequest(request_id=name, session=name, prompt=tuple(ask.prompt), sampling=sampling, n=ask.n))
+    sequences = _give(core, asks)
     running: list[int] = []
     filled: list[float] = []
     all_decode: list[float] = []
@@ -146,6 +146,15 @@ def run_engine(core: EngineCore, asks: list[Ask], follow: bool, publish: Callabl
         statistics.fmean(filled) if filled else None,
         core.scheduler.preemptions,
     )
+
+
+def _give(core: EngineCore, asks: list[Ask]) -> int:
+    """All requests at once; how many sequences they are."""
+    for number, ask in enumerate(asks):
+        sampling = SamplingParams(max_tokens=ask.output, temperature=0 if ask.n == 1 else 1, seed=number)
+        name = str(number)
+        core.add(AddRequest(request_id=name, session=name, prompt=tuple(ask.prompt), sampling=sampling, n=ask.n))
+    return sum(ask.n for ask in asks)
 
 
 def run_generate(model: Any, asks: list[Ask]) -> Round:
@@ -234,7 +243,11 @@ def engine_command(
     prompt: Annotated[int, typer.Option(min=1, help="Prompt tokens of each request.")] = 64,
     output: Annotated[int, typer.Option(min=1, help="Output tokens of each request; EOS is ignored.")] = 64,
     lengths: Annotated[
-        Path | None, typer.Option(help="CSV of prompt,output tokens: one request a row, instead of --batch and these.")
+        Path | None,
+        typer.Option(
+            help="CSV of prompt,output tokens: one request a row, instead of --batch and these. "
+            "Rows beyond the longest context are left out."
+        ),
     ] = None,
     shared_prefix: Annotated[int, typer.Option(min=0, help="Tokens all requests start with, before --prompt.")] = 0,
     n: Annotated[int, typer.Option(min=1, max=16, help="Answers to each request, sampled at temperature 1.")] = 1,
@@ -251,8 +264,13 @@ def engine_command(
     ] = None,
     max_running: Annotated[int | None, typer.Option(min=1, help="Most sequences in a step.")] = None,
     step_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens in a step.")] = None,
-    telemetry: Annotated[bool, typer.Option(help="Publish each step's report, as the daemon's engine does.")] = True,
+    telemetry: Annotated[
+        Literal["on", "off", "both"], typer.Option(help="Publish each step's report, as the daemon's engine does.")
+    ] = "on",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    profile: Annotated[
+        bool, typer.Option(help="Also run one round under torch's profiler: time by kernel. Needs a GPU.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure the real engine in this process: tokens/s by batch size, policy, or against transformers."""
@@ -283,7 +301,15 @@ def engine_command(
     said = f"the lengths of {lengths.name}" if lengths else f"prompts of {prompt:,} and answers of {output:,} tokens"
     said += f", {shared_prefix:,} shared tokens before each" if shared_prefix else ""
     said += f", {n} answers each" if n > 1 else ""
-    result = _bench(config, Requests(shapes, shared_prefix, n, said), policies, rounds, against, telemetry)
+    result = _bench(
+        config,
+        Requests(shapes, shared_prefix, n, said, lengths is not None),
+        policies,
+        rounds,
+        against,
+        telemetry,
+        profile,
+    )
     print(msgspec.json.encode(result).decode() if as_json else _table(result))
 
 
@@ -296,6 +322,18 @@ class Requests:
     shared: int
     n: int
     said: str
+    ragged: bool
+    """The lengths are those of a file."""
+
+    def within(self, max_context: int) -> Requests:
+        """Those that fit."""
+        shapes = {
+            batch: [pair for pair in shape if self.shared + sum(pair) <= max_context]
+            for batch, shape in self.shapes.items()
+        }
+        left_out = sum(map(len, self.shapes.values())) - sum(map(len, shapes.values()))
+        said = self.said + (f" ({left_out} beyond {max_context:,} tokens left out)" if left_out else "")
+        return replace(self, shapes=shapes, said=said)
 
 
 def _bench(
@@ -304,7 +342,8 @@ def _bench(
     policies: list[Policy],
     rounds: int,
     against: str | None,
-    telemetry: bool,
+    telemetry: Literal["on", "off", "both"],
+    profile: bool,
 ) -> EngineBench:
     started = time.perf_counter()
     import torch
@@ -320,9 +359,14 @@ def _bench(
     except models.ModelError as error:
         print(f"pagechat-bench: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
-    longest = requests.shared + max(prompt + output for shape in requests.shapes.values() for prompt, output in shape)
-    if longest > loaded.info.max_context:
-        print(f"pagechat-bench: {longest:,} tokens exceed {loaded.info.max_context:,}", file=sys.stderr)
+    if profile and loaded.device == "cpu":
+        print("pagechat-bench: --profile needs an NVIDIA GPU.", file=sys.stderr)
+        raise typer.Exit(2)
+    if requests.ragged:
+        requests = requests.within(loaded.info.max_context)
+    longest = max(requests.shared + sum(pair) for shape in requests.shapes.values() for pair in shape or [(0, 0)])
+    if not requests.shared < longest <= loaded.info.max_context:
+        print(f"pagechat-bench: nothing that fits a context of {loaded.info.max_context:,} tokens", file=sys.stderr)
         raise typer.Exit(2)
     runner = make_runner(loaded, num_blocks, config.block_size, max_running=config.limits(loaded.device)[1])
     runner.warm_up()
@@ -332,17 +376,21 @@ def _bench(
     if against:
         contenders |= _transformers(path, versions)
     with contextlib.ExitStack() as stack:
-        publish = stack.enter_context(_publisher()) if telemetry else _keep_silent
+        publish = _keep_silent if telemetry == "off" else stack.enter_context(_publisher())
+        make_core = _core_maker(runner, loaded, config, num_blocks)
         for policy in policies:
-            contenders[policy] = _engine(runner, loaded, config, num_blocks, policy, len(policies) > 1, publish)
-        measurements = measure(
-            contenders,
-            list(requests.shapes),
-            lambda batch, number: make_asks(
-                requests.shapes[batch], requests.shared, requests.n, loaded.info.vocab_size, number
-            ),
-            rounds,
-        )
+            contenders[policy] = _engine(make_core, policy, len(policies) > 1, publish)
+            if telemetry == "both":
+                contenders[f"{policy}, no telemetry"] = _engine(make_core, policy, len(policies) > 1, _keep_silent)
+
+        def make(batch: int, number: int) -> list[Ask]:
+            return make_asks(requests.shapes[batch], requests.shared, requests.n, loaded.info.vocab_size, number)
+
+        measurements = measure(contenders, list(requests.shapes), make, rounds)
+        profiles = {}
+        for batch in requests.shapes if profile else ():
+            core = make_core(policies[0])
+            profiles[batch] = profile_steps(core, _give(core, make(batch, rounds + 1)), publish)
     return EngineBench(
         model=loaded.info.name,
         dtype=loaded.info.dtype,
@@ -356,6 +404,7 @@ def _bench(
         start_s=start_s,
         rounds=rounds,
         measurements=measurements,
+        profiles=profiles,
         machine=this_machine(),
     )
 
@@ -386,19 +435,13 @@ def _keep_silent(report: StepReport) -> None:
     """No telemetry."""
 
 
-def _engine(
-    runner: Any,
-    loaded: LoadedModel,
-    config: EngineConfig,
-    num_blocks: int,
-    policy: Policy,
-    follow: bool,
-    publish: Callable[[StepReport], None],
-) -> Contender:
+def _core_maker(
+    runner: Any, loaded: LoadedModel, config: EngineConfig, num_blocks: int
+) -> Callable[[Policy], EngineCore]:
     step_tokens, max_running = config.limits(loaded.device)
 
-    def contender(asks: list[Ask]) -> Round:
-        core = EngineCore(
+    def make_core(policy: Policy) -> EngineCore:
+        return EngineCore(
             runner,
             num_blocks=num_blocks,
             block_size=config.block_size,
@@ -408,9 +451,14 @@ def _engine(
             max_running=max_running,
             policy=policy,
         )
-        return run_engine(core, asks, follow, publish)
 
-    return contender
+    return make_core
+
+
+def _engine(
+    make_core: Callable[[Policy], EngineCore], policy: Policy, follow: bool, publish: Callable[[StepReport], None]
+) -> Contender:
+    return lambda asks: run_engine(make_core(policy), asks, follow, publish)
 
 
 def _transformers(path: Path, versions: dict[str, str]) -> dict[str, Contender]:
@@ -457,6 +505,8 @@ def _table(result: EngineBench) -> str:
             line += f"{m.running_mean:>10.1f}{m.running_peak:>6}"
             line += f"{m.utilisation:>8.1%}" if m.utilisation is not None else ""
         lines.append(line)
+    for batch, profiles in result.profiles.items():
+        lines += ["", f"batch {batch}", profile_table(profiles)]
     lines += [
         "",
         f"ready after {result.start_s:.1f} s",

@@ -129,7 +129,11 @@ def _cases(block_size: int, lengths: list[int]) -> Iterator[tuple[str, Callable[
     yield name, partial(_decode, name, [1152] * 256, block_size, 1024, 4)
     for count, start in ((4096, 0), (2048, 4096), (512, 16384)):
         name = f"prefill {count:,} tokens after {start:,}"
-        yield name, partial(_prefill, name, start, count, block_size)
+        yield name, partial(_prefill, name, [(start, count)], block_size)
+    name = "prefill 8 prompts of 1,024"
+    yield name, partial(_prefill, name, [(0, 1024)] * 8, block_size)
+    name = "mixed 7 prompts of 1,024 + 256 decoding at 1,168"
+    yield name, partial(_prefill, name, [(0, 1024)] * 7 + [(1167, 1)] * 256, block_size)
     for rows in (1, 4, 16, 64):
         for part, out, inputs in (
             ("qkv", 6144, 4096),
@@ -188,15 +192,16 @@ def _decode(what: str, contexts: list[int], block_size: int, shared: int = 0, by
     return _Case(what=what, nbytes=nbytes, calls=calls)
 
 
-def _prefill(what: str, start: int, count: int, block_size: int) -> _Case:
+def _prefill(what: str, spans: list[tuple[int, int]], block_size: int) -> _Case:
+    """Spans are (tokens before, tokens)."""
     import torch
 
     from kernels.ops import SpanTable
     from kernels.triton import paged_attention, plan_attention
 
-    pools, tables, nbytes = _pools([start + count], block_size, 0, 0)
+    pools, tables, nbytes = _pools([start + count for start, count in spans], block_size, 0, 0)
     plan = plan_attention(
-        [SpanTable(start, count, tables[0])],
+        [SpanTable(start, count, table) for (start, count), table in zip(spans, tables, strict=True)],
         heads=HEADS,
         kv_heads=KV_HEADS,
         head_dim=HEAD_DIM,
@@ -204,9 +209,9 @@ def _prefill(what: str, start: int, count: int, block_size: int) -> _Case:
         dtype=torch.bfloat16,
         device="cuda",
     )
-    q = torch.randn(count, HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+    q = torch.randn(sum(count for _, count in spans), HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
     calls = [partial(paged_attention, q, kv, plan, HEAD_DIM**-0.5) for kv in pools[:8]]
-    pairs = count * start + count * (count + 1) / 2
+    pairs = sum(count * start + count * (count + 1) / 2 for start, count in spans)
     return _Case(what=what, nbytes=nbytes + 2 * q.numel() * 2, calls=calls, flops=4.0 * HEADS * HEAD_DIM * pairs)
 
 

@@ -7,12 +7,12 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=${1:-.whl} python=${2:-3.12}
 packages=(msgspec pyzmq gguf typer shellingham annotated-doc platformdirs llguidance
-          pydantic pydantic_core annotated-types typing-inspection typing_extensions
+          fastapi starlette uvicorn pydantic pydantic_core annotated-types typing-inspection typing_extensions
           pytest pytest-xdist execnet pluggy iniconfig pytest-timeout pytest-asyncio hypothesis sortedcontainers)
-platforms=(manylinux_2_39_x86_64 manylinux_2_35_x86_64 manylinux_2_34_x86_64 manylinux_2_31_x86_64
+platforms=(manylinux_2_39_x86_64 manylinux_2_25_x86_64 manylinux_2_35_x86_64 manylinux_2_34_x86_64 manylinux_2_31_x86_64
            manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_26_x86_64 manylinux_2_24_x86_64
            manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux_2_12_x86_64 manylinux1_x86_64)
-pinned=()
+pinned=(nvidia-cuda-sanitizer-api==13.0.85)  # for tests/gpu/sanitize.sh
 for package in "${packages[@]}"; do
     pinned+=("$(grep -i "^${package}==" constraints.txt)")
 done
