@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
             *FOLDERS,
             MARK,
             "PAGECHAT_CACHE_DIR",
+            "PAGECHAT_MODEL",
             "PAGECHAT_HTTP",
             "PAGECHAT_FUZZ_EXAMPLES",
             "PAGECHAT_ENDURANCE_REQUESTS",

@@ -12,7 +12,7 @@ packages=(msgspec pyzmq gguf typer shellingham annotated-doc platformdirs llguid
 platforms=(manylinux_2_39_x86_64 manylinux_2_25_x86_64 manylinux_2_35_x86_64 manylinux_2_34_x86_64 manylinux_2_31_x86_64
            manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_26_x86_64 manylinux_2_24_x86_64
            manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux_2_12_x86_64 manylinux1_x86_64)
-pinned=(nvidia-cuda-sanitizer-api==13.0.85)  # for tests/gpu/sanitize.sh
+pinned=(nvidia-cuda-sanitizer-api==13.5.25)  # for tests/gpu/sanitize.sh
 for package in "${packages[@]}"; do
     pinned+=("$(grep -i "^${package}==" constraints.txt)")
 done
