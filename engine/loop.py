@@ -105,10 +105,10 @@ def _serve(core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
             _obey(command, core, desk, io)
             command = io.take(0)
         outputs, report = core.step()
+        if outputs:  # first: somebody reads them
+            io.reply(StepOutputs(step=report.step if report else -1, outputs=outputs))
         if report:
             io.publish(report)
-        if outputs:
-            io.reply(StepOutputs(step=report.step if report else -1, outputs=outputs))
 
 
 def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:

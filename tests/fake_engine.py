@@ -220,10 +220,10 @@ def serve(core: EngineCore, io: EngineIO) -> None:
                     io.reply(Pong(ticket=command.ticket))
             command = io.take(0)
         outputs, report = core.step()
-        if report:
-            io.publish(report)
         if outputs:
             io.reply(StepOutputs(step=report.step if report else -1, outputs=outputs))
+        if report:
+            io.publish(report)
 
 
 def main() -> int:

@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from pagechat.daemon.http.burst import BurstProtocol, Outbox
 
 MAX_HEADER_BYTES = 64 * 1024
 _KEEP_ALIVE_S = 60
@@ -27,7 +30,7 @@ class HttpServer:
     def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=partial(BurstProtocol, Outbox()),  # type: ignore[arg-type]
             ws="none",
             loop="none",
             lifespan="off",
