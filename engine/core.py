@@ -382,7 +382,7 @@ class EngineCore:
         output = request.output((token,), sequence.index, reason)
         if length == sequence.prompt_len + 1:
             miss = request.miss(sequence, self.sessions.get(sequence.session), self.blocks.block_size)
-            output = msgspec.structs.replace(output, miss=miss)
+            output = msgspec.structs.replace(output, miss=miss, prefill_s=time.monotonic() - sequence.admitted_at)
         if reason:
             sequence.drop_promises()  # of a step that did not know of the end
             self.scheduler.remove(sequence, keep=request.keeps(sequence))

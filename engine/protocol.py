@@ -295,6 +295,8 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """Of the next tokens of the prompt, from its second token on, when the request asked for them. They come once
     (with index 0), in pieces as the prompt is computed, all before the first generated token."""
+    prefill_s: float | None = None
+    """With the first token of an answer: seconds since the request was first given blocks."""
 
 
 class StepOutputs(Message, frozen=True):

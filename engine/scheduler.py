@@ -10,6 +10,7 @@ text or sockets.
 
 from __future__ import annotations
 
+import time
 from bisect import insort_left, insort_right
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -311,6 +312,7 @@ class Scheduler:
         self._blocked = None
         if not sequence.admitted:
             sequence.admitted = True
+            sequence.admitted_at = time.monotonic()
             sequence.cached_tokens = sequence.computed
             self._hit_tokens += sequence.computed
         return True
@@ -363,6 +365,7 @@ class Scheduler:
         assert isinstance(self.blocks, PagedBlocks), "only paged sequences fork"
         self.blocks.fork(parent, child, tokens)
         child.admitted = True
+        child.admitted_at = parent.admitted_at
         child.arrival = parent.arrival
         child.cached_tokens = parent.cached_tokens
         self.running.append(child)

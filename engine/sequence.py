@@ -55,6 +55,8 @@ class Sequence:
     """Prompt tokens whose KV was there already at the first admission."""
     admitted: bool = False
     """Has been given blocks at least once."""
+    admitted_at: float = 0.0
+    """When that was (time.monotonic)."""
     preemptions: int = 0
     priority: int = 0
     """Of its request: the lower number is served first."""
