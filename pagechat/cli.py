@@ -28,6 +28,8 @@ from pagechat.commands.http_options import (
     MaxQueuedRequests,
     MaxQueuedTokens,
     NoHttp,
+    TlsCert,
+    TlsKey,
     VllmMetricNames,
     http_plan,
 )
@@ -144,6 +146,8 @@ def serve(
     http: Http = "127.0.0.1:8008",
     no_http: NoHttp = False,
     keys: Keys = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     max_queued_requests: MaxQueuedRequests = 1024,
     max_queued_tokens: MaxQueuedTokens = 4 * 2**20,
     http_log: HttpLog = None,
@@ -182,6 +186,8 @@ def serve(
             http=http_plan(
                 "off" if no_http else http,
                 keys=keys,
+                tls_cert=tls_cert,
+                tls_key=tls_key,
                 max_queued_requests=max_queued_requests,
                 max_queued_tokens=max_queued_tokens,
                 log=http_log,

@@ -188,7 +188,8 @@ def _post_once(url: str, body: dict[str, Any]) -> tuple[int, http.client.HTTPMes
     headers = {"content-type": "application/json"}
     if key := os.environ.get("PAGECHAT_API_KEY"):
         headers["authorization"] = f"Bearer {key}"
-    connection = http.client.HTTPConnection(place.hostname or "", place.port)
+    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
+    connection = kind(place.hostname or "", place.port)
     try:
         connection.request("POST", place.path, json.dumps(body).encode(), headers)
         response = connection.getresponse()

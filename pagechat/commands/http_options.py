@@ -38,6 +38,13 @@ HttpLog = Annotated[
         envvar="PAGECHAT_HTTP_LOG", metavar="FILE", help="A JSON line for each HTTP request; never its text. [none]"
     ),
 ]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option(envvar="PAGECHAT_TLS_CERT", metavar="FILE", help="Serve HTTPS with this certificate chain (PEM)."),
+]
+TlsKey = Annotated[
+    Path | None, typer.Option(envvar="PAGECHAT_TLS_KEY", metavar="FILE", help="The certificate's private key (PEM).")
+]
 VllmMetricNames = Annotated[bool, typer.Option("--vllm-metric-names", help="/metrics says vllm: instead of pagechat:.")]
 Drain = Annotated[
     float,
@@ -55,22 +62,27 @@ def http_plan(
     http: str,
     *,
     keys: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
     max_queued_requests: int,
     max_queued_tokens: int,
     log: Path | None,
     vllm_metric_names: bool,
 ) -> HttpPlan | None:
     """None: no door. Raises AddressError."""
-    from pagechat.daemon.http.address import parse
+    from pagechat.daemon.http.address import AddressError, parse
     from pagechat.daemon.http.admission import Limits
     from pagechat.daemon.http.door import HttpPlan
     from pagechat.daemon.http.metrics import PREFIX, VLLM_PREFIX
 
+    if (tls_cert is None) != (tls_key is None):
+        raise AddressError("--tls-cert and --tls-key belong together: give both for HTTPS, or neither")
     if http == "off":
         return None
     return HttpPlan(
         address=parse(http),
         keys=keys,
+        tls=(tls_cert, tls_key) if tls_cert and tls_key else None,
         limits=Limits(max_queued_requests, max_queued_tokens),
         metrics_prefix=VLLM_PREFIX if vllm_metric_names else PREFIX,
         log=log,
