@@ -576,6 +576,8 @@ class Welcome(Message, frozen=True):
     pid: int
     telemetry: str
     """ZeroMQ endpoint that publishes `StepReport` frames."""
+    telemetry_port: int | None = None
+    """The same for clients that came over TCP."""
 
 
 class Accepted(Message, frozen=True):

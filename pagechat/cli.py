@@ -21,6 +21,7 @@ from pagechat import __version__
 from pagechat.commands import exits
 from pagechat.commands.exits import CommandError
 from pagechat.commands.http_options import (
+    CurveKeys,
     Drain,
     Http,
     HttpLog,
@@ -28,10 +29,12 @@ from pagechat.commands.http_options import (
     MaxQueuedRequests,
     MaxQueuedTokens,
     NoHttp,
+    Tcp,
     TlsCert,
     TlsKey,
     VllmMetricNames,
     http_plan,
+    tcp_plan,
 )
 from pagechat.commands.options import (
     BlockSize,
@@ -152,6 +155,8 @@ def serve(
     max_queued_tokens: MaxQueuedTokens = 4 * 2**20,
     http_log: HttpLog = None,
     vllm_metric_names: VllmMetricNames = False,
+    tcp: Tcp = "off",
+    curve_keys: CurveKeys = None,
     drain: Drain = 0.0,
     engine_command: Annotated[str | None, typer.Option(envvar="PAGECHAT_ENGINE_COMMAND", hidden=True)] = None,
 ) -> int:
@@ -171,6 +176,7 @@ def serve(
         device=device,
         threads=threads,
     )
+    from pagechat.daemon.curve import CurveError
     from pagechat.daemon.http.address import AddressError
     from pagechat.daemon.http.keys import KeysError
     from pagechat.daemon.serve import serve as run
@@ -193,9 +199,10 @@ def serve(
                 log=http_log,
                 vllm_metric_names=vllm_metric_names,
             ),
+            tcp=tcp_plan(tcp, curve_keys),
             drain_s=drain,
         )
-    except (AddressError, KeysError) as error:
+    except (AddressError, KeysError, CurveError) as error:
         raise CommandError(str(error), exits.FAILED) from None
 
 
@@ -380,6 +387,23 @@ def keys(
     from pagechat.commands.keys import keys as run
 
     return run(path, words or (), max_concurrent=max_concurrent, as_json=as_json)
+
+
+@daemon.command()
+def curve(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ACTION ...]", help="list (the default), add NAME HOST:PORT, or remove NAME."),
+    ] = None,
+    path: CurveKeys = None,
+) -> int:
+    """Make, list and remove the clients that `serve --tcp` lets in from other machines.
+
+    `curve add` prints the file that the client needs, once. Whoever has it can do all that you can do with the daemon.
+    """
+    from pagechat.commands.curve import curve as run
+
+    return run(path, words or ())
 
 
 @daemon.command()

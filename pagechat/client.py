@@ -62,6 +62,7 @@ from engine.protocol import (
     Welcome,
 )
 from pagechat import rundir
+from pagechat.remote import FILE, Remote, remote
 from pagechat.sockets import LoopSocket
 
 ChatEvent = Accepted | Delta | Finished
@@ -98,8 +99,9 @@ class RequestFailed(ClientError):
 class AsyncEngineClient:
     """One connection to the daemon; any number of requests at a time. Make it with `connect`."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, remote: Remote | None = None) -> None:
         self.run_dir = run_dir
+        self._remote = remote
         self.welcome: Welcome
         """Who answers: set by `connect`."""
         self._context = zmq.Context()
@@ -113,6 +115,8 @@ class AsyncEngineClient:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        if remote is not None:
+            remote.secure(socket)
         self._link = LoopSocket(socket, self._on_message)
         self._link.on_disconnect(self._on_disconnect)
 
@@ -122,23 +126,28 @@ class AsyncEngineClient:
     ) -> AsyncEngineClient:
         """Greets the daemon of `run_dir` (None: this user's). Raises NoDaemon, RequestFailed (version_mismatch).
 
-        A daemon that is just starting gets `timeout` seconds to answer; without one NoDaemon comes at once.
+        A daemon that is just starting gets `timeout` seconds to answer; without one NoDaemon comes at once. A run
+        directory may lead to another machine (pagechat/remote.py).
         """
         directory = rundir.run_dir(run_dir)
-        if not rundir.daemon_lives(directory):
+        elsewhere = remote(directory)
+        if elsewhere is None and not rundir.daemon_lives(directory):
             raise NoDaemon(f"no daemon runs in {directory}")
-        client = cls(directory)
+        client = cls(directory, elsewhere)
+        who = f"the daemon of {directory}"
+        if elsewhere is not None:
+            who = f"the daemon at {elsewhere.url} (does it still know the key in {directory / FILE}?)"
         try:
-            client._link.socket.connect(rundir.endpoint(directory, "clients"))
+            client._link.socket.connect(elsewhere.url if elsewhere else rundir.endpoint(directory, "clients"))
             client._post(Hello(version=protocol.VERSION, client=name))
             async with asyncio.timeout(timeout):
                 client.welcome = await asyncio.shield(client._greeting)
         except TimeoutError:
             await client.close()
-            raise NoDaemon(f"the daemon of {directory} did not answer within {timeout:g} s") from None
+            raise NoDaemon(f"{who} did not answer within {timeout:g} s") from None
         except DaemonGone:
             await client.close()
-            raise NoDaemon(f"the daemon of {directory} ended") from None
+            raise NoDaemon(f"{who} ended the connection") from None
         except BaseException:
             await client.close()
             raise
@@ -256,7 +265,7 @@ class AsyncEngineClient:
     def telemetry(self) -> Telemetry:
         """Subscribes now; iterate it for the reports. Take a `snapshot` after this call to start a mirror."""
         self._check()
-        subscription = Telemetry(self._context, self.welcome.telemetry, self._subscriptions)
+        subscription = Telemetry(self._context, self.welcome, self._remote, self._subscriptions)
         self._subscriptions.add(subscription)
         return subscription
 
@@ -356,13 +365,19 @@ class AsyncEngineClient:
 class Telemetry(AsyncIterator[StepReport]):
     """The daemon's step reports from now on. Ends with DaemonGone; `close` it when done."""
 
-    def __init__(self, context: zmq.Context[Any], endpoint: str, registry: set[Telemetry]) -> None:
+    def __init__(
+        self, context: zmq.Context[Any], welcome: Welcome, remote: Remote | None, registry: set[Telemetry]
+    ) -> None:
         self._frames: deque[bytes] = deque(maxlen=_TELEMETRY_BACKLOG)
         self._arrived = asyncio.Event()
         self._error: ClientError | None = None
         self._registry = registry
         socket = context.socket(zmq.SUB)
         socket.setsockopt(zmq.SUBSCRIBE, b"")
+        endpoint = welcome.telemetry
+        if remote is not None and welcome.telemetry_port is not None:
+            remote.secure(socket)
+            endpoint = remote.telemetry(welcome.telemetry_port)
         socket.connect(endpoint)
         self._link = LoopSocket(socket, self._on_frames)
 

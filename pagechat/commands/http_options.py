@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from pagechat.daemon.front import TcpPlan
     from pagechat.daemon.http.door import HttpPlan
 
 Http = Annotated[
@@ -56,6 +57,33 @@ Drain = Annotated[
         show_default=False,
     ),
 ]
+Tcp = Annotated[
+    str,
+    typer.Option(
+        envvar="PAGECHAT_TCP",
+        metavar="HOST:PORT",
+        help="Let clients that `curve add` knows in from other machines; PORT + 1 too. [off]",
+        show_default=False,
+    ),
+]
+CurveKeys = Annotated[
+    Path | None,
+    typer.Option(
+        "--curve-keys",
+        envvar="PAGECHAT_CURVE_KEYS",
+        metavar="FILE",
+        help="Who they are. [curve.json in the data folder]",
+    ),
+]
+
+
+def tcp_plan(tcp: str, keys: Path | None) -> TcpPlan | None:
+    """None: no such door. Raises AddressError."""
+    from pagechat.daemon.curve import default_path
+    from pagechat.daemon.front import TcpPlan
+    from pagechat.daemon.http.address import parse
+
+    return None if tcp == "off" else TcpPlan(parse(tcp), keys or default_path())
 
 
 def http_plan(
