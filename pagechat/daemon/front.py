@@ -41,12 +41,12 @@ from engine.protocol import (
 from pagechat import __version__
 from pagechat.daemon import pieces, sessions
 from pagechat.daemon.answering import Answering
-from pagechat.daemon.curve import Gatekeeper
+from pagechat.daemon.curve import CurveError, Gatekeeper
 from pagechat.daemon.doors import CLIENT_QUEUE, Doors
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation, Generation
 from pagechat.daemon.greeting import greet, refuse
-from pagechat.daemon.http.address import Address
+from pagechat.daemon.http.address import Address, AddressError
 from pagechat.daemon.http.admission import Admission
 from pagechat.daemon.http.door import HttpDoor
 from pagechat.daemon.http.metrics import Metrics
@@ -116,7 +116,12 @@ class Front:
         """Last words for clients that do not read, tried again until they do or go."""
         self._doors = Doors(run_dir, self._context, self._on_frame, self._on_lost_client, client_queue)
         if tcp is not None:
-            self._doors.open_tcp(tcp.address, Gatekeeper(self._context, tcp.keys))
+            try:
+                self._doors.open_tcp(tcp.address, Gatekeeper(self._context, tcp.keys))
+            except (AddressError, CurveError):
+                self._doors.close(0)
+                self._context.term()
+                raise
         self.supervisor = Supervisor(
             run_dir,
             self._context,
