@@ -33,6 +33,7 @@ from engine.protocol import (
     PoolInfo,
     SessionCommand,
     SessionList,
+    SetPriority,
     Shutdown,
     StepOutputs,
     TakeSnapshot,
@@ -104,15 +105,17 @@ def _serve(core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
             _obey(command, core, desk, io)
             command = io.take(0)
         outputs, report = core.step()
+        if outputs:  # first: somebody reads them
+            io.reply(StepOutputs(step=report.step if report else -1, outputs=outputs))
         if report:
             io.publish(report)
-        if outputs:
-            io.reply(StepOutputs(step=report.step if report else -1, outputs=outputs))
 
 
 def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
     if isinstance(command, AddRequest):
         core.add(command)
+    elif isinstance(command, SetPriority):
+        core.set_priority(command.request_id, command.priority)
     elif isinstance(command, AbortRequest):
         output = core.abort(command.request_id)
         if output:

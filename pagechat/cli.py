@@ -21,6 +21,7 @@ from pagechat import __version__
 from pagechat.commands import exits
 from pagechat.commands.exits import CommandError
 from pagechat.commands.http_options import (
+    CurveKeys,
     Drain,
     Http,
     HttpLog,
@@ -28,8 +29,12 @@ from pagechat.commands.http_options import (
     MaxQueuedRequests,
     MaxQueuedTokens,
     NoHttp,
+    Tcp,
+    TlsCert,
+    TlsKey,
     VllmMetricNames,
     http_plan,
+    tcp_plan,
 )
 from pagechat.commands.options import (
     BlockSize,
@@ -144,10 +149,14 @@ def serve(
     http: Http = "127.0.0.1:8008",
     no_http: NoHttp = False,
     keys: Keys = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     max_queued_requests: MaxQueuedRequests = 1024,
     max_queued_tokens: MaxQueuedTokens = 4 * 2**20,
     http_log: HttpLog = None,
     vllm_metric_names: VllmMetricNames = False,
+    tcp: Tcp = "off",
+    curve_keys: CurveKeys = None,
     drain: Drain = 0.0,
     engine_command: Annotated[str | None, typer.Option(envvar="PAGECHAT_ENGINE_COMMAND", hidden=True)] = None,
 ) -> int:
@@ -167,6 +176,7 @@ def serve(
         device=device,
         threads=threads,
     )
+    from pagechat.daemon.curve import CurveError
     from pagechat.daemon.http.address import AddressError
     from pagechat.daemon.http.keys import KeysError
     from pagechat.daemon.serve import serve as run
@@ -182,14 +192,17 @@ def serve(
             http=http_plan(
                 "off" if no_http else http,
                 keys=keys,
+                tls_cert=tls_cert,
+                tls_key=tls_key,
                 max_queued_requests=max_queued_requests,
                 max_queued_tokens=max_queued_tokens,
                 log=http_log,
                 vllm_metric_names=vllm_metric_names,
             ),
+            tcp=tcp_plan(tcp, curve_keys),
             drain_s=drain,
         )
-    except (AddressError, KeysError) as error:
+    except (AddressError, KeysError, CurveError) as error:
         raise CommandError(str(error), exits.FAILED) from None
 
 
@@ -341,6 +354,9 @@ def batch(
         Path, typer.Argument(metavar="OUT.jsonl", help="Their answers; what is there is not asked again.")
     ],
     concurrency: Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Requests at a time.")] = 32,
+    priority: Annotated[
+        int, typer.Option(metavar="N", help="Of requests that name none; chats have 0, and lower numbers go first.")
+    ] = 1,
     model: Model = None,
     run_dir: RunDir = None,
 ) -> int:
@@ -350,7 +366,7 @@ def batch(
     """
     from pagechat.commands.batch import batch as run
 
-    return _run(run(source, target, run_dir, concurrency=concurrency, model=model))
+    return _run(run(source, target, run_dir, concurrency=concurrency, priority=priority, model=model))
 
 
 @daemon.command()
@@ -371,6 +387,23 @@ def keys(
     from pagechat.commands.keys import keys as run
 
     return run(path, words or (), max_concurrent=max_concurrent, as_json=as_json)
+
+
+@daemon.command()
+def curve(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ACTION ...]", help="list (the default), add NAME HOST:PORT, or remove NAME."),
+    ] = None,
+    path: CurveKeys = None,
+) -> int:
+    """Make, list and remove the clients that `serve --tcp` lets in from other machines.
+
+    `curve add` prints the file that the client needs, once. Whoever has it can do all that you can do with the daemon.
+    """
+    from pagechat.commands.curve import curve as run
+
+    return run(path, words or ())
 
 
 @daemon.command()

@@ -53,6 +53,7 @@ from engine.protocol import (
     SessionInfo,
     SessionList,
     SessionReply,
+    SetPriority,
     Snapshot,
     Status,
     StepReport,
@@ -61,6 +62,7 @@ from engine.protocol import (
     Welcome,
 )
 from pagechat import rundir
+from pagechat.remote import FILE, Remote, remote
 from pagechat.sockets import LoopSocket
 
 ChatEvent = Accepted | Delta | Finished
@@ -97,8 +99,9 @@ class RequestFailed(ClientError):
 class AsyncEngineClient:
     """One connection to the daemon; any number of requests at a time. Make it with `connect`."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, remote: Remote | None = None) -> None:
         self.run_dir = run_dir
+        self._remote = remote
         self.welcome: Welcome
         """Who answers: set by `connect`."""
         self._context = zmq.Context()
@@ -112,6 +115,8 @@ class AsyncEngineClient:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        if remote is not None:
+            remote.secure(socket)
         self._link = LoopSocket(socket, self._on_message)
         self._link.on_disconnect(self._on_disconnect)
 
@@ -121,23 +126,28 @@ class AsyncEngineClient:
     ) -> AsyncEngineClient:
         """Greets the daemon of `run_dir` (None: this user's). Raises NoDaemon, RequestFailed (version_mismatch).
 
-        A daemon that is just starting gets `timeout` seconds to answer; without one NoDaemon comes at once.
+        A daemon that is just starting gets `timeout` seconds to answer; without one NoDaemon comes at once. A run
+        directory may lead to another machine (pagechat/remote.py).
         """
         directory = rundir.run_dir(run_dir)
-        if not rundir.daemon_lives(directory):
+        elsewhere = remote(directory)
+        if elsewhere is None and not rundir.daemon_lives(directory):
             raise NoDaemon(f"no daemon runs in {directory}")
-        client = cls(directory)
+        client = cls(directory, elsewhere)
+        who = f"the daemon of {directory}"
+        if elsewhere is not None:
+            who = f"the daemon at {elsewhere.url} (does it still know the key in {directory / FILE}?)"
         try:
-            client._link.socket.connect(rundir.endpoint(directory, "clients"))
+            client._link.socket.connect(elsewhere.url if elsewhere else rundir.endpoint(directory, "clients"))
             client._post(Hello(version=protocol.VERSION, client=name))
             async with asyncio.timeout(timeout):
                 client.welcome = await asyncio.shield(client._greeting)
         except TimeoutError:
             await client.close()
-            raise NoDaemon(f"the daemon of {directory} did not answer within {timeout:g} s") from None
+            raise NoDaemon(f"{who} did not answer within {timeout:g} s") from None
         except DaemonGone:
             await client.close()
-            raise NoDaemon(f"the daemon of {directory} ended") from None
+            raise NoDaemon(f"{who} ended the connection") from None
         except BaseException:
             await client.close()
             raise
@@ -160,6 +170,7 @@ class AsyncEngineClient:
         n: int = 1,
         beam: BeamParams | None = None,
         continue_final: bool = False,
+        priority: int = 0,
     ) -> AsyncGenerator[ChatEvent, None]:
         """Yields Accepted, then Delta..., then Finished. Raises RequestFailed, DaemonGone.
 
@@ -168,6 +179,7 @@ class AsyncEngineClient:
         goes on, and its next turn should find this one's blocks in place. With `n` answers their Deltas come
         interleaved, told apart by `index`, and each has a Finished. `beam`: the n best of a beam search instead.
         `continue_final`: the last message is an answer to go on with; the text that comes is what follows it.
+        Requests with a lower `priority` are served first, and those of one priority in the order they came.
         """
         request_id = request_id or uuid.uuid4().hex
         if request_id in self._streams:
@@ -181,6 +193,7 @@ class AsyncEngineClient:
             n=n,
             beam=beam,
             continue_final=continue_final,
+            priority=priority,
         )
         frame = _checked(chat)
         stream = self._streams[request_id] = asyncio.Queue()
@@ -205,6 +218,10 @@ class AsyncEngineClient:
     async def cancel(self, request_id: str) -> None:
         """Ends a request: its `chat` gets Finished with finish_reason "abort" and the text so far."""
         self._post(Cancel(request_id=request_id))
+
+    async def set_priority(self, request_id: str, priority: int) -> None:
+        """Changes the turn of a request that waits or runs; nothing happens when it has ended."""
+        self._post(SetPriority(request_id=request_id, priority=priority))
 
     async def status(self) -> Status:
         """What the daemon and its engine do now; answered in every state of the engine."""
@@ -248,7 +265,7 @@ class AsyncEngineClient:
     def telemetry(self) -> Telemetry:
         """Subscribes now; iterate it for the reports. Take a `snapshot` after this call to start a mirror."""
         self._check()
-        subscription = Telemetry(self._context, self.welcome.telemetry, self._subscriptions)
+        subscription = Telemetry(self._context, self.welcome, self._remote, self._subscriptions)
         self._subscriptions.add(subscription)
         return subscription
 
@@ -348,13 +365,19 @@ class AsyncEngineClient:
 class Telemetry(AsyncIterator[StepReport]):
     """The daemon's step reports from now on. Ends with DaemonGone; `close` it when done."""
 
-    def __init__(self, context: zmq.Context[Any], endpoint: str, registry: set[Telemetry]) -> None:
+    def __init__(
+        self, context: zmq.Context[Any], welcome: Welcome, remote: Remote | None, registry: set[Telemetry]
+    ) -> None:
         self._frames: deque[bytes] = deque(maxlen=_TELEMETRY_BACKLOG)
         self._arrived = asyncio.Event()
         self._error: ClientError | None = None
         self._registry = registry
         socket = context.socket(zmq.SUB)
         socket.setsockopt(zmq.SUBSCRIBE, b"")
+        endpoint = welcome.telemetry
+        if remote is not None and welcome.telemetry_port is not None:
+            remote.secure(socket)
+            endpoint = remote.telemetry(welcome.telemetry_port)
         socket.connect(endpoint)
         self._link = LoopSocket(socket, self._on_frames)
 
@@ -422,6 +445,7 @@ class EngineClient:
         n: int = 1,
         beam: BeamParams | None = None,
         continue_final: bool = False,
+        priority: int = 0,
     ) -> Iterator[ChatEvent]:
         """As AsyncEngineClient.chat. Leaving the iteration early cancels the request."""
         events: queue.SimpleQueue[ChatEvent | BaseException | None] = queue.SimpleQueue()
@@ -436,6 +460,7 @@ class EngineClient:
                 n=n,
                 beam=beam,
                 continue_final=continue_final,
+                priority=priority,
             )
             try:
                 async with contextlib.aclosing(stream):
@@ -456,6 +481,9 @@ class EngineClient:
 
     def cancel(self, request_id: str) -> None:
         self._call(self._client.cancel(request_id))
+
+    def set_priority(self, request_id: str, priority: int) -> None:
+        self._call(self._client.set_priority(request_id, priority))
 
     def status(self) -> Status:
         return self._call(self._client.status())

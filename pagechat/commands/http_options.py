@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from pagechat.daemon.front import TcpPlan
     from pagechat.daemon.http.door import HttpPlan
 
 Http = Annotated[
@@ -38,6 +39,13 @@ HttpLog = Annotated[
         envvar="PAGECHAT_HTTP_LOG", metavar="FILE", help="A JSON line for each HTTP request; never its text. [none]"
     ),
 ]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option(envvar="PAGECHAT_TLS_CERT", metavar="FILE", help="Serve HTTPS with this certificate chain (PEM)."),
+]
+TlsKey = Annotated[
+    Path | None, typer.Option(envvar="PAGECHAT_TLS_KEY", metavar="FILE", help="The certificate's private key (PEM).")
+]
 VllmMetricNames = Annotated[bool, typer.Option("--vllm-metric-names", help="/metrics says vllm: instead of pagechat:.")]
 Drain = Annotated[
     float,
@@ -49,28 +57,60 @@ Drain = Annotated[
         show_default=False,
     ),
 ]
+Tcp = Annotated[
+    str,
+    typer.Option(
+        envvar="PAGECHAT_TCP",
+        metavar="HOST:PORT",
+        help="Let clients that `curve add` knows in from other machines; PORT + 1 too. [off]",
+        show_default=False,
+    ),
+]
+CurveKeys = Annotated[
+    Path | None,
+    typer.Option(
+        "--curve-keys",
+        envvar="PAGECHAT_CURVE_KEYS",
+        metavar="FILE",
+        help="Who they are. [curve.json in the data folder]",
+    ),
+]
+
+
+def tcp_plan(tcp: str, keys: Path | None) -> TcpPlan | None:
+    """None: no such door. Raises AddressError."""
+    from pagechat.daemon.curve import default_path
+    from pagechat.daemon.front import TcpPlan
+    from pagechat.daemon.http.address import parse
+
+    return None if tcp == "off" else TcpPlan(parse(tcp), keys or default_path())
 
 
 def http_plan(
     http: str,
     *,
     keys: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
     max_queued_requests: int,
     max_queued_tokens: int,
     log: Path | None,
     vllm_metric_names: bool,
 ) -> HttpPlan | None:
     """None: no door. Raises AddressError."""
-    from pagechat.daemon.http.address import parse
+    from pagechat.daemon.http.address import AddressError, parse
     from pagechat.daemon.http.admission import Limits
     from pagechat.daemon.http.door import HttpPlan
     from pagechat.daemon.http.metrics import PREFIX, VLLM_PREFIX
 
+    if (tls_cert is None) != (tls_key is None):
+        raise AddressError("--tls-cert and --tls-key belong together: give both for HTTPS, or neither")
     if http == "off":
         return None
     return HttpPlan(
         address=parse(http),
         keys=keys,
+        tls=(tls_cert, tls_key) if tls_cert and tls_key else None,
         limits=Limits(max_queued_requests, max_queued_tokens),
         metrics_prefix=VLLM_PREFIX if vllm_metric_names else PREFIX,
         log=log,

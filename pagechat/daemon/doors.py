@@ -16,6 +16,9 @@ import zmq
 from engine import protocol
 from engine.protocol import Message
 from pagechat import rundir
+from pagechat.daemon.curve import Gatekeeper
+from pagechat.daemon.http.address import Address, AddressError
+from pagechat.remote import keep_alive
 from pagechat.sockets import LoopSocket
 
 CLIENT_QUEUE = 10_000
@@ -49,6 +52,30 @@ class Doors:
         router.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_CLIENT_FRAME)
         router.bind(rundir.endpoint(run_dir, "clients"))
         self._router = LoopSocket(router, self._on_frames)
+        self._gatekeeper: Gatekeeper | None = None
+        self.tcp: Address | None = None
+        """Where clients of other machines find it, and at `telemetry_port` the telemetry."""
+        self.telemetry_port: int | None = None
+
+    def open_tcp(self, address: Address, gatekeeper: Gatekeeper) -> None:
+        """Both sockets listen there too, telemetry at the next port; with port 0 at two free ones. Only what is bound
+        from now on is guarded: in the run directory the file system is. Raises AddressError."""
+        self._gatekeeper = gatekeeper
+        ports = []
+        for socket, port in ((self._router.socket, address.port), (self._publisher.socket, address.port + 1)):
+            gatekeeper.guard(socket)
+            keep_alive(socket)
+            socket.ipv6 = ":" in address.host
+            host = f"[{address.host}]" if socket.ipv6 else address.host
+            place = f"tcp://{host}:{port if address.port else '*'}"
+            try:
+                socket.bind(place)
+            except zmq.ZMQError as error:
+                raise AddressError(f"cannot listen at {place}: {zmq.strerror(error.errno or 0)}") from None
+            bound = socket.getsockopt(zmq.LAST_ENDPOINT)
+            assert isinstance(bound, bytes)
+            ports.append(int(bound.rpartition(b":")[2]))
+        self.tcp, self.telemetry_port = Address(address.host, ports[0]), ports[1]
 
     def send(self, client: bytes, message: Message) -> bool:
         """Queues a message; False when the client is lost, after `on_lost(client, message, gone)`."""
@@ -75,6 +102,8 @@ class Doors:
     def close(self, linger_ms: int) -> None:
         self._router.close(linger_ms)
         self._publisher.close(linger_ms)
+        if self._gatekeeper is not None:
+            self._gatekeeper.close()
 
     def _on_frames(self, frames: list[bytes]) -> None:
         # A client of ours sends one frame; of several the last is the message, as a REQ socket would send it.

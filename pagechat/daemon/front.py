@@ -34,16 +34,19 @@ from engine.protocol import (
     ManageSession,
     Message,
     Rejected,
+    SetPriority,
     Status,
     StopDaemon,
 )
 from pagechat import __version__
 from pagechat.daemon import pieces, sessions
 from pagechat.daemon.answering import Answering
+from pagechat.daemon.curve import CurveError, Gatekeeper
 from pagechat.daemon.doors import CLIENT_QUEUE, Doors
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation, Generation
 from pagechat.daemon.greeting import greet, refuse
+from pagechat.daemon.http.address import Address, AddressError
 from pagechat.daemon.http.admission import Admission
 from pagechat.daemon.http.door import HttpDoor
 from pagechat.daemon.http.metrics import Metrics
@@ -59,6 +62,14 @@ _MOST_UNDELIVERED = 1_000
 _LINGER_MS = 500
 _HTTP_STOP_S = 3.0
 """For the last words of HTTP answers; they are ready when it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class TcpPlan:
+    """Where clients of other machines may come, and the file that knows them."""
+
+    address: Address
+    keys: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +98,12 @@ class Front:
         client_queue: int = CLIENT_QUEUE,
         http: HttpDoor | None = None,
         http_problem: str | None = None,
+        tcp: TcpPlan | None = None,
     ) -> None:
         """`on_change` is called whenever the engine's state or load progress changed. Binds the sockets.
 
-        `http_problem`: why there is no `http`, for the status.
+        `http_problem`: why there is no `http`, for the status. `tcp`: where clients of other machines may come.
+        Raises AddressError, CurveError for that.
         """
         self.supervisor: Supervisor
         self.stop_asked = asyncio.Event()
@@ -102,6 +115,13 @@ class Front:
         self._undelivered: dict[bytes, list[Message]] = {}
         """Last words for clients that do not read, tried again until they do or go."""
         self._doors = Doors(run_dir, self._context, self._on_frame, self._on_lost_client, client_queue)
+        if tcp is not None:
+            try:
+                self._doors.open_tcp(tcp.address, Gatekeeper(self._context, tcp.keys))
+            except (AddressError, CurveError):
+                self._doors.close(0)
+                self._context.term()
+                raise
         self.supervisor = Supervisor(
             run_dir,
             self._context,
@@ -162,6 +182,11 @@ class Front:
                 await self._http.stop(0)
                 self._http = None
 
+    @property
+    def tcp(self) -> Address | None:
+        """Where clients of other machines find it."""
+        return self._doors.tcp
+
     async def drain(self, patience_s: float) -> None:
         """Begins nothing new and waits until what runs has ended, `patience_s` seconds at most."""
         self.supervisor.refuse()
@@ -180,9 +205,13 @@ class Front:
         match message:
             case Hello():
                 log.debug("client %.80r", message.client)
-                self._doors.send(client, greet(message.version, self._doors.telemetry_endpoint))
+                self._doors.send(
+                    client, greet(message.version, self._doors.telemetry_endpoint, self._doors.telemetry_port)
+                )
             case Chat():
                 self._on_chat(client, message)
+            case SetPriority():
+                self.answering.set_priority(Peer(client, self._doors), message.request_id, message.priority)
             case Cancel():
                 self.answering.cancel(Peer(client, self._doors), message.request_id)
             case GetStatus():
@@ -209,6 +238,7 @@ class Front:
             keep=chat.keep,
             n=chat.n,
             beam=chat.beam,
+            priority=chat.priority,
         )
         try:
             self.answering.submit(Peer(client, self._doors), generation)

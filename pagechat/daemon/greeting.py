@@ -13,15 +13,21 @@ from pagechat import __version__
 from pagechat.daemon.sessions import MAX_NAME
 
 
-def greet(version: int, telemetry: str) -> Welcome | Rejected:
-    """The answer to `Hello`. `telemetry`: the endpoint to subscribe to."""
+def greet(version: int, telemetry: str, telemetry_port: int | None = None) -> Welcome | Rejected:
+    """The answer to `Hello`. `telemetry`: the endpoint to subscribe to; `telemetry_port`: the same over TCP."""
     if version != protocol.VERSION:
         return Rejected(
             code="version_mismatch",
             message=f"the daemon (pagechat {__version__}) speaks protocol version {protocol.VERSION}, "
             f"the client {version}; stop the daemon with `pagechat-daemon stop`, or use its version",
         )
-    return Welcome(version=protocol.VERSION, daemon_version=__version__, pid=os.getpid(), telemetry=telemetry)
+    return Welcome(
+        version=protocol.VERSION,
+        daemon_version=__version__,
+        pid=os.getpid(),
+        telemetry=telemetry,
+        telemetry_port=telemetry_port,
+    )
 
 
 def refuse(frame: bytes, why: str) -> Message:

@@ -18,6 +18,7 @@ from engine import protocol
 from engine.protocol import Hello, Welcome
 from pagechat import rundir
 from pagechat.daemon.installation import environment, module_command
+from pagechat.remote import remote
 
 START_S = 30.0
 """From the start of the process to the first answer on its socket; the model is not loaded by then."""
@@ -65,6 +66,8 @@ def ensure_daemon(run_dir: Path | None, args: Sequence[str]) -> Launched | None:
     well before its model is loaded (`Status.load` tells about that). Raises LaunchError, RunDirError.
     """
     directory = rundir.run_dir(run_dir)
+    if remote(directory) is not None:
+        return None  # the daemon is on another machine, and starts there
     if rundir.daemon_lives(directory) and _wait_for_answer(directory, None) is not None:
         return None
     launched = Launched(_start(directory, args), directory)

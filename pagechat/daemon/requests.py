@@ -78,17 +78,22 @@ class Request:
     started: bool = False
     """The engine has been given the request."""
     answers: list[Answer] = field(init=False)
+    priority: int = field(init=False)
+    """The one it came with, or was given since."""
     stop_token_ids: frozenset[int] = frozenset()
     prompt: tuple[int, ...] = ()
     """Token ids, once the engine has been given the request."""
     cached_tokens: int = 0
     first_token: float | None = None
+    prefill_s: float | None = None
+    """Of that, the seconds since the engine began with the prompt; the others it waited. None for beams."""
     miss: str | None = None
     """Why the turn could not reuse all of the session's last one, in words."""
     miss_position: int | None = None
 
     def __post_init__(self) -> None:
         self.answers = [Answer(index) for index in range(self.wants.n)]
+        self.priority = self.wants.priority
 
     @property
     def client_request_id(self) -> str:
@@ -113,7 +118,7 @@ class Request:
         answer = self.answers[output.index]
         answer.engine_done = output.finish_reason is not None
         if output.tokens and self.first_token is None:
-            self.first_token = time.monotonic()
+            self.first_token, self.prefill_s = time.monotonic(), output.prefill_s
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
         if not answer.open:
             return answer, "", None

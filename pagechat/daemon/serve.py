@@ -18,12 +18,13 @@ from pathlib import Path
 from engine.config import EngineConfig
 from engine.protocol import EngineReady
 from pagechat import __version__, rundir
-from pagechat.daemon.front import Front
+from pagechat.daemon.front import Front, TcpPlan
 from pagechat.daemon.http.address import AddressError
 from pagechat.daemon.http.door import HttpDoor, HttpPlan
 from pagechat.daemon.http.keys import KeysError
 from pagechat.daemon.narrate import Narrator
 from pagechat.daemon.supervisor import Patience
+from pagechat.remote import FILE, remote
 from pagechat.sizes import format_size
 
 DRAIN_S = 30.0
@@ -40,16 +41,22 @@ def serve(
     engine_command: Sequence[str] | None = None,
     patience: Patience | None = None,
     http: HttpPlan | None = None,
+    tcp: TcpPlan | None = None,
     drain_s: float = 0.0,
 ) -> int:
     """Runs the daemon. Returns its exit status: 0 when it was asked to end, 1 when the model cannot be loaded.
 
     `drain_s`: how long answers may go on once it is asked to end; a second signal ends them.
-    `http` None: without that door.
-    Raises RunDirError, AlreadyRunning, AddressError, KeysError. An ephemeral daemon whose model cannot be loaded goes
-    on, to tell its parent; and it goes on without HTTP where the address is taken.
+    `http` None: without that door; `tcp` the same, for clients of other machines.
+    Raises RunDirError, AlreadyRunning, AddressError, KeysError, CurveError. An ephemeral daemon whose model cannot be
+    loaded goes on, to tell its parent; and it goes on without HTTP where the address is taken.
     """
     directory = rundir.run_dir(run_dir)
+    if remote(directory) is not None:
+        raise rundir.RunDirError(
+            f"{directory / FILE} says that the daemon of this run directory is on another machine; choose another one "
+            "for a daemon here"
+        )
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one request, one thread; and no pool that a fork would break
     lock = rundir.DaemonLock(directory, rundir.DaemonInfo(pid=os.getpid(), version=__version__, started=time.time()))
     try:
@@ -61,7 +68,7 @@ def serve(
                 if not ephemeral:
                     raise
                 problem = str(error)
-        daemon = _Daemon(directory, config, ephemeral, engine_command, patience, door, problem, drain_s)
+        daemon = _Daemon(directory, config, ephemeral, engine_command, patience, door, problem, tcp, drain_s)
         return asyncio.run(daemon.run(lock))
     finally:
         lock.release()
@@ -77,8 +84,10 @@ class _Daemon:
         patience: Patience | None,
         http: HttpDoor | None,
         http_problem: str | None,
+        tcp: TcpPlan | None,
         drain_s: float,
     ) -> None:
+        self._tcp = tcp
         self._drain_s = drain_s
         self._draining: asyncio.Task[None] | None = None
         self._http, self._http_problem = http, http_problem
@@ -102,7 +111,10 @@ class _Daemon:
             on_change=self._on_change,
             http=self._http,
             http_problem=self._http_problem,
+            tcp=self._tcp,
         )
+        if front.tcp is not None:
+            self._narrator.say(f"clients of other machines at tcp://{front.tcp}")
         if self._http is not None:
             self._narrator.say(f"OpenAI-compatible API at {self._http.url}/v1")
         elif self._http_problem is not None:

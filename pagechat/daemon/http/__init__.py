@@ -2,7 +2,7 @@
 
 address.py    HOST:PORT, and who may listen where
 door.py       the door as the front sees it
-server.py     uvicorn in the front's loop
+server.py     uvicorn in the front's loop; burst.py sends what one step brings to many connections together
 app.py        the FastAPI application: routes, errors, the gate before them
 gate.py       what every request passes first: host, key, sizes, a request id
 keys.py       API keys, hashed, in a file

@@ -29,10 +29,6 @@ class Address:
         except ValueError:
             return False
 
-    @property
-    def url(self) -> str:
-        return f"http://{self}"
-
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -11,7 +11,7 @@ from engine.protocol import Delta, Finished, TokenLogprobs
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Generation, Prompt
 from pagechat.daemon.http.admission import Ticket
-from pagechat.daemon.http.exchange import Exchange, Said
+from pagechat.daemon.http.exchange import Exchange, Listener
 from pagechat.daemon.http.keys import Key
 from pagechat.daemon.http.logprobs import Bytes
 from pagechat.daemon.http.refusal import ApiError
@@ -61,31 +61,34 @@ class Call:
     prompt_logprobs: list[list[TokenLogprobs]]
     """Of each prompt, from its second token on; complete before its first text, where they were asked for."""
 
-    async def said(self) -> AsyncIterator[tuple[int, Delta | Finished]]:
-        """(number of the choice, what was said of it). Raises RequestError, ClientGone."""
-        async for said in self.exchange.said():
-            if isinstance(said.message, Finished) and said.message.finish_reason == "abort":
+    async def follow(self, listener: Listener) -> None:
+        """As `Exchange.follow`, but the listener is told the number of the choice."""
+
+        def hear(prompt: int, message: Delta | Finished) -> None:
+            if isinstance(message, Finished) and message.finish_reason == "abort":
                 raise RequestError("shutting_down", "the daemon stopped before this answer was complete")
-            if isinstance(said.message, Delta) and said.message.prompt_logprobs:
-                self.prompt_logprobs[said.prompt] += said.message.prompt_logprobs
+            if isinstance(message, Delta) and message.prompt_logprobs:
+                self.prompt_logprobs[prompt] += message.prompt_logprobs
             else:
-                yield self._choice(said), said.message
+                listener(prompt * self.answers + message.index, message)
+
+        await self.exchange.follow(hear)
 
     async def finished(self) -> list[Whole]:
         """All answers at their end, by choice."""
         found: list[Whole | None] = [None] * (len(self.prompts) * self.answers)
         tokens: list[list[int]] = [[] for _ in found]
         logprobs: list[list[TokenLogprobs]] = [[] for _ in found]
-        async for choice, message in self.said():
+
+        def hear(choice: int, message: Delta | Finished) -> None:
             if isinstance(message, Finished):
                 found[choice] = Whole(message, tokens[choice], logprobs[choice])
             else:
                 tokens[choice] += message.token_ids
                 logprobs[choice] += message.logprobs
-        return [whole for whole in found if whole is not None]
 
-    def _choice(self, said: Said) -> int:
-        return said.prompt * self.answers + said.message.index
+        await self.follow(hear)
+        return [whole for whole in found if whole is not None]
 
     def close(self) -> None:
         self.exchange.close()
@@ -135,6 +138,7 @@ async def begin(
                     beam=beam,
                     salt=key.cache_salt + (body.cache_salt or "").encode(),
                     tenant=key.name,
+                    priority=body.priority or 0,
                     with_tokens=body.return_token_ids,
                 )
                 for number, tokens in enumerate(call.prompts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ class HttpPlan:
     address: Address = DEFAULT
     keys: Path | None = None
     """The file of its API keys; None: the user's own."""
+    tls: tuple[Path, Path] | None = None
+    """Certificate chain and private key; None: plain HTTP."""
     limits: Limits = field(default_factory=Limits)
     metrics_prefix: str = PREFIX
     log: Path | None = None
@@ -53,6 +56,8 @@ class HttpDoor:
         """Raises AddressError, KeysError."""
         known = Keys(plan.keys or default_path())
         address = plan.address
+        if plan.tls is not None:
+            _check_certificate(*plan.tls)
         if not known.required and not address.loopback:
             raise AddressError(
                 f"{address} can be reached from other machines, and no API key is asked for; make one with "
@@ -65,7 +70,8 @@ class HttpDoor:
             listener.close()
             raise AddressError(f"cannot write the log {plan.log}: {error.strerror}") from None
         port = listener.getsockname()[1]
-        return cls(plan, Address(address.host, port).url, listener, known, log)
+        scheme = "http" if plan.tls is None else "https"
+        return cls(plan, f"{scheme}://{Address(address.host, port)}", listener, known, log)
 
     async def serve(self, service: Service) -> None:
         """Returns when requests are being answered."""
@@ -85,4 +91,16 @@ class HttpDoor:
         from pagechat.daemon.http.app import make
         from pagechat.daemon.http.server import HttpServer
 
-        return HttpServer(make(service, self._keys, self._log), self._listener)
+        return HttpServer(make(service, self._keys, self._log), self._listener, self.plan.tls)
+
+
+def _check_certificate(chain: Path, key: Path) -> None:
+    """Raises AddressError for what cannot be served with."""
+    try:
+        # a password could only be asked for at a terminal, and a service has none
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key, password=lambda: b"")
+    except OSError as error:  # ssl.SSLError is one
+        raise AddressError(
+            f"cannot serve HTTPS with {chain} and {key}: {error.strerror or error}; they must be a certificate and its "
+            "private key, in PEM and without a password"
+        ) from None

@@ -1,13 +1,15 @@
 """The generations of one HTTP request, as one receiver: what they say, in the order it is said, and its client's going.
 
+What is said is passed on in the very call that brings it: a step of the engine has a word for every stream, and a task
+woken for each would cost more than all that is done with the word.
+
 The client's going is watched from the beginning, so that a request whose client left in the queue is dropped there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from engine.protocol import Accepted, Delta, Failed, Finished, Message
@@ -20,29 +22,31 @@ class ClientGone(Exception):
     """Nobody reads the answer any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A delta or an end, of one of the answers."""
-
-    prompt: int
-    """Which of the generations."""
-    message: Delta | Finished
+Listener = Callable[[int, Delta | Finished], None]
+"""Is told which of the generations, and a delta or an end of one of its answers."""
 
 
 class Exchange:
-    """Use it as a context; leaving it drops what still runs. Compares by identity, as a receiver."""
+    """`close` it in every case; that drops what still runs. Compares by identity, as a receiver."""
 
     def __init__(self, answering: Answering, receive: Callable[[], Awaitable[Any]]) -> None:
         """`receive`: of the ASGI request, whose body has been read."""
         self._answering = answering
-        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
-        self._watching = asyncio.create_task(self._watch(receive))
-        self._early: list[Said] = []
+        self._early: list[Message] = []
+        """What was said before somebody listened."""
+        self._arrived = asyncio.Event()
+        self._listener: Listener | None = None
+        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open = 0
+        self._watching = asyncio.create_task(self._watch(receive))
 
     def send(self, message: Message) -> bool:
-        """As a receiver: an answer is never longer than the context, so neither is what waits here."""
-        self._messages.put_nowait(message)
+        """As a receiver: an answer is never longer than the context, so neither is what is kept here."""
+        if self._listener is None:
+            self._early.append(message)
+            self._arrived.set()
+        else:
+            self._tell(self._listener, message)
         return True
 
     async def begin(self, generations: Sequence[Generation]) -> None:
@@ -51,42 +55,57 @@ class Exchange:
         for generation in generations:
             self._answering.submit(self, generation)
             self._open += generation.n
-        unheard = len(generations)
-        while unheard or not self._early:
-            message = await self._next()
-            if isinstance(message, Accepted):
-                unheard -= 1
-            elif isinstance(message, Delta | Finished):
-                self._early.append(Said(int(message.request_id), message))
+        begun = False
+        while not begun:
+            await self._arrived.wait()
+            self._arrived.clear()
+            if self._end.done():
+                self._end.result()  # its client has gone
+            for message in self._early:
+                _check(message)
+            accepted = sum(isinstance(message, Accepted) for message in self._early)
+            begun = accepted == len(generations) and accepted < len(self._early)
 
-    async def said(self) -> AsyncIterator[Said]:
-        """Everything up to the last end. Raises RequestError, ClientGone."""
-        while self._open or self._early:
-            if self._early:
-                said = self._early.pop(0)
-            else:
-                message = await self._next()
-                if not isinstance(message, Delta | Finished):
-                    continue
-                said = Said(int(message.request_id), message)
-            self._open -= isinstance(said.message, Finished)
-            yield said
+    async def follow(self, listener: Listener) -> None:
+        """Tells the listener everything up to the last end, as it comes. Raises RequestError, ClientGone, and what the
+        listener raises."""
+        self._listener = listener
+        for message in self._early:
+            self._tell(listener, message)
+        self._early.clear()
+        await self._end
 
     def close(self) -> None:
         """Whatever still runs is aborted. A second call does nothing."""
         self._watching.cancel()
         self._answering.drop(self)
+        self._end.cancel()
 
-    async def _next(self) -> Message:
-        message = await self._messages.get()
-        if message is None:
-            raise ClientGone
-        if isinstance(message, Failed):
-            raise RequestError(message.code, message.message, message.param)
-        return message
+    def _tell(self, listener: Listener, message: Message) -> None:
+        if self._end.done():
+            return
+        try:
+            _check(message)
+            if isinstance(message, (Delta, Finished)):
+                listener(int(message.request_id), message)
+                self._open -= isinstance(message, Finished)
+        except Exception as error:  # whose call this is has other requests to care for; `follow` raises it
+            self._end.set_exception(error)
+        else:
+            if not self._open:
+                self._end.set_result(None)
 
     async def _watch(self, receive: Callable[[], Awaitable[Any]]) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         self._answering.drop(self)
-        self._messages.put_nowait(None)
+        if not self._end.done():
+            self._end.set_exception(ClientGone())
+            self._end.exception()  # marks it as seen: a call that is being closed asks no more
+        self._arrived.set()
+
+
+def _check(message: Message) -> None:
+    """Raises RequestError."""
+    if isinstance(message, Failed):
+        raise RequestError(message.code, message.message, message.param)

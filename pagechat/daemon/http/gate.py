@@ -61,7 +61,7 @@ class Gate:
                 event["headers"] = [*event["headers"], (b"x-request-id", label.encode("latin-1"))]
             await send(event)
 
-        state: dict[str, Any] = {"key": ANYBODY, "request_id": label}
+        state: dict[str, Any] = scope["state"] | {"key": ANYBODY, "request_id": label}
         scope["state"] = state
         try:
             size = sum(len(name) + len(value) for name, value in scope["headers"])

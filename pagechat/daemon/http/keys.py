@@ -7,20 +7,17 @@ what another asked. The file is read again when it changes.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import logging
-import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+from pagechat.daemon import private_file
 from pagechat.store import data_dir
 
 log = logging.getLogger(__name__)
@@ -126,44 +123,22 @@ def add(path: Path, name: str, max_concurrent: int | None = None) -> str:
         created=int(time.time()),
         max_concurrent=max_concurrent,
     )
-    with _alone(path):
+    with private_file.alone(path):
         known = load(path)
         if any(key.name == name for key in known):
             raise KeysError(f"there is a key {name!r} already; remove it first, or choose another name")
-        _write(path, [*known, entry])
+        private_file.write(path, [*known, entry])
     return secret
 
 
 def remove(path: Path, name: str) -> None:
     """Raises KeysError when there is no such key."""
-    with _alone(path):
+    with private_file.alone(path):
         known = load(path)
         left = [key for key in known if key.name != name]
         if len(left) == len(known):
             raise KeysError(f"there is no key {name!r}")
-        _write(path, left)
-
-
-def _write(path: Path, keys: list[Key]) -> None:
-    beside = path.with_suffix(".new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(keys)) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One writer at a time."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+        private_file.write(path, left)
 
 
 def _hash(secret: str) -> str:

@@ -53,6 +53,13 @@ class Metrics(Observer):
             "request_time_per_output_token_seconds", "Mean of an answer between its tokens.", _BETWEEN
         )
         self._whole = self.histogram("e2e_request_latency_seconds", "From arrival to the end of an answer.", _REQUEST)
+        self._queue = self.histogram(
+            "request_queue_time_seconds", "From arrival until the engine begins with the prompt.", _REQUEST
+        )
+        self._prefill = self.histogram("request_prefill_time_seconds", "From there to the first token.", _REQUEST)
+        self._inference = self.histogram(
+            "request_inference_time_seconds", "Prefill of a request and decode of an answer.", _REQUEST
+        )
         self._decode = self.histogram(
             "request_decode_time_seconds", "From the first token of a request to the end of an answer.", _REQUEST
         )
@@ -74,11 +81,16 @@ class Metrics(Observer):
         self._whole.observe(now - request.received)
         if request.first_token is not None:
             self._decode.observe(now - request.first_token)
+            if request.prefill_s is not None:
+                self._inference.observe(request.prefill_s + now - request.first_token)
             if answer.tokens > 1 and answer.last_token is not None:
                 self._per_token.observe((answer.last_token - request.first_token) / (answer.tokens - 1))
         if answer.index == 0:  # of the request, not of each of its answers
             self._prompt.observe(len(request.prompt))
             self._n.observe(request.wants.n)
+            if request.first_token is not None and request.prefill_s is not None:
+                self._queue.observe(max(0.0, request.first_token - request.received - request.prefill_s))
+                self._prefill.observe(request.prefill_s)
             if request.wants.options.max_tokens is not None:
                 self._max_tokens.observe(request.wants.options.max_tokens)
 

@@ -6,9 +6,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from pagechat.daemon.http.burst import BurstProtocol, Outbox
 
 MAX_HEADER_BYTES = 64 * 1024
 _KEEP_ALIVE_S = 60
@@ -24,10 +28,12 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Listens from `start` until `stop`."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, listener: socket.socket, tls: tuple[Path, Path] | None = None) -> None:
+        """`tls`: certificate chain and private key."""
+        chain, key = tls or (None, None)
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=partial(BurstProtocol, Outbox()),  # type: ignore[arg-type]
             ws="none",
             loop="none",
             lifespan="off",
@@ -37,6 +43,8 @@ class HttpServer:
             proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            ssl_certfile=chain,
+            ssl_keyfile=key,
         )
         self._server = _Server(config)
         self._listener = listener

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from engine.protocol import Finished
+from engine.protocol import Delta, Finished
 from pagechat.daemon.http import logprobs
 from pagechat.daemon.http.call import Call, Whole, begin, service_of
 from pagechat.daemon.http.chat_marks import Marks, check_tools, marks
@@ -16,7 +15,7 @@ from pagechat.daemon.http.errors import STREAMED, documented
 from pagechat.daemon.http.parts import Called, Part, Said, Splitter
 from pagechat.daemon.http.schemas.chat import ChatBody
 from pagechat.daemon.http.shapes import usage
-from pagechat.daemon.http.streaming import DONE, EventStream, event
+from pagechat.daemon.http.streaming import DONE, Envelope, EventStream, event
 
 router = APIRouter(responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
 
@@ -30,7 +29,7 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
     call = await begin(request, body, [body.conversation()], body.limit, "chatcmpl", body.answers)
     found = marks(body, call.prompts[0], text)
     if body.stream:
-        return EventStream(_events(call, body, found), call.close)
+        return EventStream(call, _Events(call, body, found))
     try:
         answers = await call.finished()
     finally:
@@ -94,43 +93,54 @@ class _Streamed:
         return {"tool_calls": [{"index": self._calls - 1, **_call(part)}]}
 
 
-async def _events(call: Call, body: ChatBody, found: Marks) -> AsyncIterator[bytes]:
-    with_usage = body.stream_options is not None and body.stream_options.include_usage
-    usage_field: dict[str, Any] = {"usage": None} if with_usage else {}
-    begun: dict[int, _Streamed] = {}
-    ends: dict[int, Finished] = {}
+class _Events:
+    """The stream."""
 
-    def chunk(*choices: dict[str, Any]) -> dict[str, Any]:
-        return _object(call, "chat.completion.chunk", list(choices)) | usage_field
+    def __init__(self, call: Call, body: ChatBody, found: Marks) -> None:
+        self._call, self._body, self._marks = call, body, found
+        self._with_usage = body.stream_options is not None and body.stream_options.include_usage
+        usage_field: dict[str, Any] = {"usage": None} if self._with_usage else {}
+        whole = _object(call, "chat.completion.chunk", [])
+        prompt_field: dict[str, Any] = {"prompt_token_ids": call.prompts[0]} if body.return_token_ids else {}
+        self._first, self._envelope = Envelope(whole, usage_field | prompt_field), Envelope(whole, usage_field)
+        self._begun: dict[int, _Streamed] = {}
+        self._ends: dict[int, Finished] = {}
 
-    async for index, message in call.said():
-        if index not in begun:
-            begun[index] = _Streamed(index, found.splitter())
-            first = chunk(begun[index].choice({"role": "assistant", "content": ""}))
-            if body.return_token_ids:
-                first["prompt_token_ids"] = call.prompts[0]
-            yield event(first)
-        one = begun[index]
+    def begin(self) -> bytes:
+        return b""
+
+    def told(self, index: int, message: Delta | Finished) -> bytes:
+        before = b""
+        if index not in self._begun:
+            self._begun[index] = _Streamed(index, self._marks.splitter())
+            before = self._first.event(self._begun[index].choice({"role": "assistant", "content": ""}))
+        one = self._begun[index]
         if isinstance(message, Finished):
-            ends[index] = message
-            for delta in one.deltas(one.splitter.finish()):
-                yield event(chunk(one.choice(delta)))
-            yield event(chunk(one.choice({}, _reason(message, one.splitter))))
-            continue
+            self._ends[index] = message
+            choices = [one.choice(delta) for delta in one.deltas(one.splitter.finish())]
+            choices.append(one.choice({}, _reason(message, one.splitter)))
+        else:
+            choices = self._with_extras(one, message)
+        return before + b"".join([self._envelope.event(choice) for choice in choices])
+
+    def _with_extras(self, one: _Streamed, message: Delta) -> list[dict[str, Any]]:
+        """The choices of a delta; what was asked for beside it goes with the first, or with an empty one while its text
+        is held back."""
         choices = [one.choice(delta) for delta in one.deltas(one.splitter.feed(message.text))]
         extras: dict[str, Any] = {}
-        if body.logprobs:
-            extras["logprobs"] = logprobs.of_chat(message.logprobs, call.bytes_of)
-        if body.return_token_ids:
+        if self._body.logprobs:
+            extras["logprobs"] = logprobs.of_chat(message.logprobs, self._call.bytes_of)
+        if self._body.return_token_ids:
             extras["token_ids"] = message.token_ids
-        if extras:  # they go with the first delta, or with an empty one while its text is held back
+        if extras:
             choices = [(choices or [one.choice({})])[0] | extras, *choices[1:]]
-        for choice in choices:
-            yield event(chunk(choice))
-    if with_usage:
-        counted = usage([ends[index] for index in sorted(ends)], body.answers)
-        yield event(chunk() | {"usage": counted})
-    yield DONE
+        return choices
+
+    def end(self) -> bytes:
+        if not self._with_usage:
+            return DONE
+        counted = usage([self._ends[index] for index in sorted(self._ends)], self._body.answers)
+        return event(_object(self._call, "chat.completion.chunk", []) | {"usage": counted}) + DONE
 
 
 def _object(call: Call, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from engine.protocol import Finished, TokenLogprobs
+from engine.protocol import Delta, Finished, TokenLogprobs
 from pagechat.daemon.generation import Text, Tokens
 from pagechat.daemon.http import logprobs
 from pagechat.daemon.http.call import Call, Whole, begin, service_of
 from pagechat.daemon.http.errors import STREAMED, documented
 from pagechat.daemon.http.schemas.completion import CompletionBody
 from pagechat.daemon.http.shapes import usage
-from pagechat.daemon.http.streaming import DONE, EventStream, event
+from pagechat.daemon.http.streaming import DONE, Envelope, EventStream, event
 
 router = APIRouter(responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
 
@@ -29,7 +28,7 @@ async def completions(body: CompletionBody, request: Request) -> Response:
     call = await begin(request, body, prompts, limit, "cmpl", body.candidates)
     echoes = [_echo(request, prompt) if body.echo else "" for prompt in prompts]
     if body.stream:
-        return EventStream(_events(call, body, echoes), call.close)
+        return EventStream(call, _Events(call, body, echoes))
     try:
         answers = await call.finished()
     finally:
@@ -73,37 +72,46 @@ def _extras(call: Call, body: CompletionBody, prompt: int, answer: Whole, echo: 
     return extras
 
 
-async def _events(call: Call, body: CompletionBody, echoes: list[str]) -> AsyncIterator[bytes]:
-    with_usage = body.stream_options is not None and body.stream_options.include_usage
-    usage_field: dict[str, Any] = {"usage": None} if with_usage else {}
-    begun: dict[int, int] = {}
-    """Choices that have begun, and the characters of each so far."""
-    ends: dict[int, Finished] = {}
-    async for index, message in call.said():
-        prompt = index // call.answers
-        if index not in begun:
-            begun[index] = len(echoes[prompt])
-            if echoes[prompt]:
-                yield event(_object(call, [_echoed(call, body, index, echoes[prompt])]) | usage_field)
+class _Events:
+    """The stream."""
+
+    def __init__(self, call: Call, body: CompletionBody, echoes: list[str]) -> None:
+        self._call, self._body, self._echoes = call, body, echoes
+        self._with_usage = body.stream_options is not None and body.stream_options.include_usage
+        self._envelope = Envelope(_object(call, []), {"usage": None} if self._with_usage else {})
+        self._begun: dict[int, int] = {}
+        """Choices that have begun, and the characters of each so far."""
+        self._ends: dict[int, Finished] = {}
+
+    def begin(self) -> bytes:
+        return b""
+
+    def told(self, index: int, message: Delta | Finished) -> bytes:
+        call, body = self._call, self._body
+        echo, before = self._echoes[index // call.answers], b""
+        if index not in self._begun:
+            self._begun[index] = len(echo)
+            before = self._envelope.event(_echoed(call, body, index, echo)) if echo else b""
         if isinstance(message, Finished):
-            ends[index] = message
-            choice = _choice(index, "", message.finish_reason)
-        elif body.max_tokens == 0:
-            continue
-        else:
-            choice = _choice(index, message.text, None)
-            if body.logprobs is not None:
-                choice["logprobs"] = logprobs.of_completion(
-                    message.logprobs, call.bytes_of, begun[index], top=body.logprobs > 0
-                )
-            if body.return_token_ids:
-                choice["token_ids"] = message.token_ids
-            begun[index] += len(message.text)
-        yield event(_object(call, [choice]) | usage_field)
-    if with_usage:
-        counted = usage([ends[index] for index in sorted(ends)], call.answers)
-        yield event(_object(call, []) | {"usage": _only_prompt(counted) if body.max_tokens == 0 else counted})
-    yield DONE
+            self._ends[index] = message
+            return before + self._envelope.event(_choice(index, "", message.finish_reason))
+        if body.max_tokens == 0:
+            return before
+        choice = _choice(index, message.text, None)
+        if body.logprobs is not None:
+            offset = self._begun[index]
+            choice["logprobs"] = logprobs.of_completion(message.logprobs, call.bytes_of, offset, top=body.logprobs > 0)
+        if body.return_token_ids:
+            choice["token_ids"] = message.token_ids
+        self._begun[index] += len(message.text)
+        return before + self._envelope.event(choice)
+
+    def end(self) -> bytes:
+        if not self._with_usage:
+            return DONE
+        counted = usage([self._ends[index] for index in sorted(self._ends)], self._call.answers)
+        counted = _only_prompt(counted) if self._body.max_tokens == 0 else counted
+        return event(_object(self._call, []) | {"usage": counted}) + DONE
 
 
 def _echoed(call: Call, body: CompletionBody, index: int, echo: str) -> dict[str, Any]:

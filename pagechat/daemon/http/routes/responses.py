@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from engine.protocol import Finished
+from engine.protocol import Delta, Finished
 from pagechat.daemon.http.call import Call, begin, service_of
 from pagechat.daemon.http.chat_marks import Marks, marks
 from pagechat.daemon.http.errors import STREAMED, documented
@@ -30,7 +29,7 @@ async def responses(body: ResponsesBody, request: Request) -> Response:
     made = _Response(call, body)
     found = marks(chat, call.prompts[0], text)
     if body.stream:
-        return EventStream(_events(call, made, found), call.close)
+        return EventStream(call, _Events(made, found))
     try:
         (answer,) = await call.finished()
     finally:
@@ -120,29 +119,44 @@ class _Response:
         }
 
 
-async def _events(call: Call, made: _Response, found: Marks) -> AsyncIterator[bytes]:
-    numbers = itertools.count()
-    place = {"item_id": made.message_id, "output_index": 0, "content_index": 0}
+class _Events:
+    """The stream."""
 
-    def named(kind: str, **fields: Any) -> bytes:
-        return event({"type": kind, "sequence_number": next(numbers), **fields}, kind)
+    def __init__(self, made: _Response, found: Marks) -> None:
+        self._made, self._splitter = made, found.splitter()
+        self._numbers = itertools.count()
+        self._place = {"item_id": made.message_id, "output_index": 0, "content_index": 0}
+        self._end: Finished | None = None
 
-    yield named("response.created", response=made.begun())
-    yield named("response.in_progress", response=made.begun())
-    yield named("response.output_item.added", output_index=0, item=made.message("in_progress"))
-    yield named("response.content_part.added", **place, part=made.part())
-    splitter = found.splitter()
-    end: Finished | None = None
-    async for _, message in call.said():
+    def begin(self) -> bytes:
+        made = self._made
+        return (
+            self._event("response.created", response=made.begun())
+            + self._event("response.in_progress", response=made.begun())
+            + self._event("response.output_item.added", output_index=0, item=made.message("in_progress"))
+            + self._event("response.content_part.added", **self._place, part=made.part())
+        )
+
+    def told(self, index: int, message: Delta | Finished) -> bytes:
         if isinstance(message, Finished):
-            end = message
-            pieces = made.take(splitter.finish())
+            self._end = message
+            pieces = self._made.take(self._splitter.finish())
         else:
-            pieces = made.take(splitter.feed(message.text))
-        for piece in pieces:
-            yield named("response.output_text.delta", **place, delta=piece, logprobs=[])
-    assert end is not None
-    yield named("response.output_text.done", **place, text=made.text, logprobs=[])
-    yield named("response.content_part.done", **place, part=made.part())
-    yield named("response.output_item.done", output_index=0, item=made.message(made.status(end)))
-    yield named(f"response.{made.status(end)}", response=made.ended(end))
+            pieces = self._made.take(self._splitter.feed(message.text))
+        return b"".join(
+            self._event("response.output_text.delta", **self._place, delta=piece, logprobs=[]) for piece in pieces
+        )
+
+    def end(self) -> bytes:
+        made, end = self._made, self._end
+        assert end is not None
+        status = made.status(end)
+        return (
+            self._event("response.output_text.done", **self._place, text=made.text, logprobs=[])
+            + self._event("response.content_part.done", **self._place, part=made.part())
+            + self._event("response.output_item.done", output_index=0, item=made.message(status))
+            + self._event(f"response.{status}", response=made.ended(end))
+        )
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        return event({"type": kind, "sequence_number": next(self._numbers), **fields}, kind)

@@ -34,6 +34,9 @@ NAMES_OF_VLLM = {
     "inter_token_latency_seconds_bucket",
     "request_time_per_output_token_seconds_bucket",
     "e2e_request_latency_seconds_bucket",
+    "request_queue_time_seconds_bucket",
+    "request_prefill_time_seconds_bucket",
+    "request_inference_time_seconds_bucket",
     "request_decode_time_seconds_bucket",
     "kv_block_lifetime_seconds_bucket",
     "kv_block_idle_before_evict_seconds_bucket",
@@ -78,6 +81,25 @@ def test_figures_are_those_of_the_requests(http: httpx2.Client) -> None:
     assert grown("time_to_first_token_seconds_count") == 1
     assert grown("inter_token_latency_seconds_count") == usage["completion_tokens"] - 2
     assert after["pagechat:kv_cache_usage_perc"] == 0
+
+
+def test_the_parts_of_a_requests_time_are_its_whole(http: httpx2.Client) -> None:
+    before = scrape(http)
+    http.post("/v1/completions", json={"prompt": "a prompt of some length"})
+    after = scrape(http)
+    sums, counts = (
+        {
+            part: after[f"pagechat:{part}_seconds_{what}"] - before[f"pagechat:{part}_seconds_{what}"]
+            for part in ("request_queue_time", "request_prefill_time", "request_decode_time", "request_inference_time")
+            for what in [field]
+        }
+        for field in ("sum", "count")
+    )
+    whole = after["pagechat:e2e_request_latency_seconds_sum"] - before["pagechat:e2e_request_latency_seconds_sum"]
+    assert set(counts.values()) == {1}
+    assert min(sums.values()) > 0
+    assert sums["request_queue_time"] + sums["request_inference_time"] == pytest.approx(whole, abs=0.001)
+    assert sums["request_inference_time"] == pytest.approx(sums["request_prefill_time"] + sums["request_decode_time"])
 
 
 def report(*events: PoolEvent, at: float) -> StepReport:
