@@ -168,6 +168,8 @@ class SessionCommand(Message, frozen=True):
     session: str
     target: str = ""
     """fork: the new session. save, restore: the file."""
+    tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """fork: share only the blocks of so many first tokens; None: of all there are."""
     salt: bytes = b""
     """save, restore: the salt its requests carry."""
 
@@ -533,6 +535,8 @@ class ManageSession(Message, frozen=True):
     session: str
     target: str = ""
     """fork: the new session."""
+    tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """fork: share only the blocks of so many first tokens; None: of all there are."""
 
 
 class GetPieces(Message, frozen=True):

@@ -222,13 +222,16 @@ class AsyncEngineClient:
         found: SessionList = await self._ask(ticket, ListSessions(ticket=ticket))
         return found.sessions
 
-    async def manage_session(self, action: SessionAction, session: str, target: str = "") -> SessionReply:
+    async def manage_session(
+        self, action: SessionAction, session: str, target: str = "", tokens: int | None = None
+    ) -> SessionReply:
         """Fork a session (to `target`), pin, unpin or close it, save it to disk or restore it from there.
 
-        What the engine cannot do is said in the reply (`ok`). Waits and raises as `snapshot`.
+        A fork shares the blocks of the first `tokens` tokens, None: all of them. What the engine cannot do is said in
+        the reply (`ok`). Waits and raises as `snapshot`.
         """
         ticket = next(self._tickets)
-        question = ManageSession(ticket=ticket, action=action, session=session, target=target)
+        question = ManageSession(ticket=ticket, action=action, session=session, target=target, tokens=tokens)
         reply: SessionReply = await self._ask(ticket, question)
         return reply
 
@@ -466,8 +469,10 @@ class EngineClient:
     def sessions(self) -> list[SessionInfo]:
         return self._call(self._client.sessions())
 
-    def manage_session(self, action: SessionAction, session: str, target: str = "") -> SessionReply:
-        return self._call(self._client.manage_session(action, session, target))
+    def manage_session(
+        self, action: SessionAction, session: str, target: str = "", tokens: int | None = None
+    ) -> SessionReply:
+        return self._call(self._client.manage_session(action, session, target, tokens))
 
     def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]:
         return self._call(self._client.pieces(messages, continue_final))

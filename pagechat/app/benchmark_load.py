@@ -142,7 +142,9 @@ class LoadedClient:
     async def sessions(self) -> list[SessionInfo]:
         return []
 
-    async def manage_session(self, action: SessionAction, session: str, target: str = "") -> SessionReply:
+    async def manage_session(
+        self, action: SessionAction, session: str, target: str = "", tokens: int | None = None
+    ) -> SessionReply:
         return SessionReply(ticket=1, ok=True, message="")
 
     async def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]:

@@ -8,6 +8,7 @@ from pagechat.app import prose
 from pagechat.app.commands import Command
 from pagechat.app.conversation import Conversation
 from pagechat.app.screens.facts import FactsScreen
+from pagechat.app.token_spans import end_of
 from pagechat.app.transfer import to_markdown
 from pagechat.client import ClientError
 
@@ -66,7 +67,8 @@ def edit(screen: MainScreen, argument: str) -> None:
 
 
 async def fork(screen: MainScreen, argument: str) -> None:
-    """The chat up to this message, in a new tab. The engine shares its blocks, and copies what is written to."""
+    """The chat up to this message, in a new tab. The engine shares the blocks up to there, and copies what is
+    written to."""
     conversation, index = screen.tabs.active, _index(screen, role=None)
     if index is None:
         screen.notify("There is nothing to fork yet.", markup=False)
@@ -76,7 +78,8 @@ async def fork(screen: MainScreen, argument: str) -> None:
     shared = 0
     if screen.client is not None and child.messages:
         try:
-            reply = await screen.client.manage_session("fork", conversation.id, child.id)
+            tokens = await end_of(screen.client, child, len(child.messages) - 1)
+            reply = await screen.client.manage_session("fork", conversation.id, child.id, tokens)
             shared = reply.tokens
         except ClientError as error:
             screen.notify(str(error), severity="warning", markup=False)

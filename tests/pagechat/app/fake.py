@@ -290,12 +290,14 @@ class FakeClient:
         self._check()
         return self.daemon.core.session_infos()
 
-    async def manage_session(self, action: SessionAction, session: str, target: str = "") -> SessionReply:
+    async def manage_session(
+        self, action: SessionAction, session: str, target: str = "", tokens: int | None = None
+    ) -> SessionReply:
         self._check()
-        core, tokens = self.daemon.core, 0
+        core, shared = self.daemon.core, 0
         try:
             if action == "fork":
-                tokens = core.fork_session(session, target)
+                shared = core.fork_session(session, target, tokens)
             elif action == "close":
                 core.sessions.close(session)
             else:
@@ -303,7 +305,7 @@ class FakeClient:
         except UnknownSession:
             return SessionReply(ticket=1, ok=False, message=f"no session {session!r} here")
         self.daemon._publish(core.flush())
-        return SessionReply(ticket=1, ok=action != "fork" or tokens > 0, message=action, tokens=tokens)
+        return SessionReply(ticket=1, ok=action != "fork" or shared > 0, message=action, tokens=shared)
 
     async def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]:
         self._check()

@@ -106,6 +106,16 @@ async def test_a_fork_shares_the_blocks(client: AsyncEngineClient) -> None:
     assert status.pool.shared == found["chat"].blocks
 
 
+async def test_a_fork_of_some_tokens_shares_the_blocks_of_these(client: AsyncEngineClient) -> None:
+    await turn(client, user(QUESTION))
+    reply = await client.manage_session("fork", "chat", "branch", 5)
+    assert (reply.ok, reply.tokens, (await infos(client))["branch"].tokens) == (True, 5, 5)
+    for action, tokens in (("pin", 5), ("fork", 0)):
+        with pytest.raises(RequestFailed) as caught:
+            await client.manage_session(action, "chat", "other" if action == "fork" else "", tokens)  # type: ignore[arg-type]
+        assert caught.value.code == "bad_request"
+
+
 async def test_an_unknown_session_is_a_reply_not_a_failure(client: AsyncEngineClient) -> None:
     reply = await client.manage_session("pin", "nobody")
     assert (reply.ok, reply.message) == (False, "no session 'nobody' here")
