@@ -97,6 +97,7 @@ class LoadedClient:
         options: ChatOptions | None = None,
         request_id: str | None = None,
         keep: bool = False,
+        n: int = 1,
         continue_final: bool = False,
     ) -> AsyncIterator[Accepted | Delta | Finished]:
         name = request_id or ""

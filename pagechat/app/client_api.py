@@ -37,6 +37,7 @@ class Client(Protocol):
         options: ChatOptions | None = None,
         request_id: str | None = None,
         keep: bool = False,
+        n: int = 1,
         continue_final: bool = False,
     ) -> AsyncIterator[Accepted | Delta | Finished]: ...
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 
-from pagechat.app.commands import Command, anywhere, chats, files, memory, messages
+from pagechat.app.commands import Command, anywhere, candidates, chats, files, memory, messages
 
 COMMANDS: tuple[Command, ...] = (
     *chats.COMMANDS,
     *messages.COMMANDS,
+    *candidates.COMMANDS,
     *memory.COMMANDS,
     *files.COMMANDS,
     *anywhere.COMMANDS,

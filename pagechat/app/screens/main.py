@@ -187,6 +187,7 @@ class MainScreen(Screen[None]):
             letter, queued = self.tabs.letter(conversation), len(conversation.queue)
             tabs.append(Tab(letter, conversation.label, state, rate, queued, conversation.pinned))
         self.query_one(TabBar).show(tabs, self.tabs.index)
+        self.set_class(self.tabs.active.choosing is not None, "-choosing")
         self.query_one(QueueView).sync(self.tabs.active, self._editing is not None, self.composer.size.width)
 
     def _old_tabs(self) -> list[Tab | None]:

@@ -25,8 +25,9 @@ class QueueView(Line):
         if len(conversation.queue) > MOST:
             lines.append(Content.styled(f"and {len(conversation.queue) - MOST:,} more", "$muted"))
         if conversation.queue:
+            picking = "Pick an answer, and it is sent. " if conversation.choosing else ""
             held = "The last answer failed: enter sends the next one. " if conversation.held else ""
-            lines.append(Content.styled(f"{held}up takes the last one back", "$muted"))
+            lines.append(Content.styled(f"{picking}{held}up takes the last one back", "$muted"))
         if editing:
             lines.append(
                 Content.styled("editing an earlier message: enter goes on from there, esc does not", "$accent")

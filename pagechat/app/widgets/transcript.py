@@ -17,7 +17,8 @@ from textual.widgets import Static
 from pagechat.app.commands.all import COMMANDS
 from pagechat.app.conversation import Conversation
 from pagechat.app.message import Message
-from pagechat.app.widgets.messages import Answer, Question, view_of
+from pagechat.app.widgets.candidates import view_of
+from pagechat.app.widgets.messages import Answer, Question
 
 WINDOW = 24
 """Messages mounted at first, and more by each step to the top, at most."""

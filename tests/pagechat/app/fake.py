@@ -68,13 +68,16 @@ class FakeReports:
 @dataclass
 class _Run:
     request_id: str
-    pieces: list[str]
+    answers: list[list[str]]
+    """The pieces of each answer."""
     queue: asyncio.Queue[Accepted | Delta | Finished | Exception]
     started: float
     session: str
     prompt_tokens: int
     ttft: float | None = None
-    said: list[str] = field(default_factory=list)
+    said: dict[int, list[str]] = field(default_factory=dict)
+    """What each answer has said."""
+    ended: set[int] = field(default_factory=set)
 
 
 class FakeDaemon:
@@ -150,8 +153,9 @@ class FakeDaemon:
                 request_id=run.request_id,
                 session=run.session,
                 prompt=tuple(prompt),
-                sampling=SamplingParams(max_tokens=len(run.pieces), temperature=0, seed=0),
+                sampling=SamplingParams(max_tokens=max(map(len, run.answers)), temperature=0, seed=0),
                 keep=self.keeps,
+                n=len(run.answers),
             )
         )
         self.runs[run.request_id] = run
@@ -164,7 +168,8 @@ class FakeDaemon:
         if run is not None:
             self.core.abort(request_id)
             self._publish(self.core.flush())
-            self._finish(run, "abort", 0)
+            for index in range(len(run.answers)):
+                self._finish(run, "abort", 0, index)
 
     async def _loop(self) -> None:
         while self.runs:
@@ -187,24 +192,34 @@ class FakeDaemon:
                     run.queue.put_nowait(RequestFailed(output.code or "internal", output.message))
                     continue
                 run.ttft = run.ttft or time.monotonic() - run.started
-                run.said.append(run.pieces[len(run.said)])
-                run.queue.put_nowait(Delta(request_id=run.request_id, text=run.said[-1], tokens=len(run.said)))
+                said, pieces = run.said.setdefault(output.index, []), run.answers[output.index]
+                if len(said) < len(pieces):
+                    said.append(pieces[len(said)])
+                    run.queue.put_nowait(
+                        Delta(request_id=run.request_id, text=said[-1], tokens=len(said), index=output.index)
+                    )
                 if output.finish_reason:
-                    self._finish(run, "stop", output.cached_tokens)
+                    self._finish(run, "stop", output.cached_tokens, output.index)
             if not self.core.has_work and self.runs:
                 return
 
-    def _finish(self, run: _Run, reason: str, cached: int) -> None:
-        self.runs.pop(run.request_id, None)
-        usage = Usage(prompt_tokens=run.prompt_tokens, cached_tokens=cached, completion_tokens=len(run.said))
+    def _finish(self, run: _Run, reason: str, cached: int, index: int) -> None:
+        if index in run.ended:
+            return
+        run.ended.add(index)
+        if len(run.ended) == len(run.answers):
+            self.runs.pop(run.request_id, None)
+        said = run.said.get(index, [])
+        usage = Usage(prompt_tokens=run.prompt_tokens, cached_tokens=cached, completion_tokens=len(said))
         timing = Timing(ttft_s=run.ttft, total_s=time.monotonic() - run.started)
         run.queue.put_nowait(
             Finished(
                 request_id=run.request_id,
-                text="".join(run.said),
+                text="".join(said),
                 finish_reason=reason,
                 usage=usage,
                 timing=timing,
+                index=index,
             )
         )
 
@@ -228,6 +243,7 @@ class FakeClient:
         options: ChatOptions | None = None,
         request_id: str | None = None,
         keep: bool = False,
+        n: int = 1,
         continue_final: bool = False,
     ) -> AsyncIterator[Accepted | Delta | Finished]:
         self._check()
@@ -239,7 +255,7 @@ class FakeClient:
         prompt = "\n".join(message.content for message in messages).encode()
         run = _Run(
             request_id or "request",
-            list(self.daemon.script(messages[-1].content)),
+            [list(self.daemon.script(messages[-1].content)) for _ in range(n)],
             asyncio.Queue(),
             time.monotonic(),
             session or "",
@@ -247,14 +263,14 @@ class FakeClient:
         )
         self.daemon.start(run, prompt)
         yield Accepted(request_id=run.request_id, prompt_tokens=len(prompt))
+        unfinished = n
         try:
-            while True:
+            while unfinished:
                 item = await run.queue.get()
                 if isinstance(item, Exception):
                     raise item
+                unfinished -= isinstance(item, Finished)
                 yield item
-                if isinstance(item, Finished):
-                    return
         finally:
             self.daemon.abort(run.request_id)
 
