@@ -21,7 +21,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from engine.protocol import Snapshot
-from pagechat.app import keymap, plain
+from pagechat.app import clipboard, keymap, plain
 from pagechat.app.client_api import Client
 from pagechat.app.commands.all import BY_ID, COMMANDS
 from pagechat.app.keeper import Keeper
@@ -188,6 +188,19 @@ class PagechatApp(App[None]):
         task = asyncio.create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self._task_ended)
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """By the program that this machine has for it, else through the terminal (OSC 52)."""
+        tool = clipboard.find()
+        if tool is None:
+            super().copy_to_clipboard(text)
+        else:
+            self._clipboard = text
+            self.run_worker(self._copy_by(tool, text), group="clipboard")
+
+    async def _copy_by(self, tool: clipboard.Tool, text: str) -> None:
+        if not await clipboard.put(tool, text):
+            super().copy_to_clipboard(text)
 
     def on_tour_card_next(self) -> None:
         if self.tour is not None:

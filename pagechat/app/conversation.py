@@ -48,7 +48,7 @@ class Conversation:
     queue: list[str] = field(default_factory=list)
     """Prompts that wait for their turn, the next one first."""
     held: bool = False
-    """The queue waits for a person: the last answer failed."""
+    """The queue waits for a person: the last answer failed, or pagechat was left while it waited."""
     pinned: bool = False
     """The engine never takes its blocks for others."""
     draft: str = ""
@@ -66,9 +66,12 @@ class Conversation:
     saved_title: str | None = None
     """Title in the store; None: the chat is not there yet."""
     saved_settings: ChatSettings = field(default_factory=ChatSettings)
+    saved_queue: tuple[str, ...] = ()
 
     @classmethod
-    def restored(cls, chat: Chat, messages: Iterable[StoredMessage]) -> Conversation:
+    def restored(cls, chat: Chat, messages: Iterable[StoredMessage], queue: Iterable[str] = ()) -> Conversation:
+        """As the store has it. Prompts that waited then wait for a person: nothing is sent unseen."""
+        queue = list(queue)
         held = [Message(m.role, m.content, m.status, m.facts, m.id) for m in messages]
         settings = settings_from(chat.settings)
         return cls(
@@ -80,6 +83,9 @@ class Conversation:
             forked_at=chat.forked_at,
             saved_title=chat.title,
             saved_settings=settings,
+            queue=queue,
+            held=bool(queue),
+            saved_queue=tuple(queue),
         )
 
     @property
@@ -101,6 +107,11 @@ class Conversation:
     def blank(self) -> bool:
         """Nothing has been said or asked for here."""
         return not self.messages and not self.queue
+
+    @property
+    def kept(self) -> bool:
+        """It is in the store."""
+        return self.saved_title is not None
 
     @property
     def state(self) -> TabState:

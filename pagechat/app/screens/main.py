@@ -327,7 +327,7 @@ class MainScreen(Screen[None]):
             await result
 
     def copy(self, what: str, text: str) -> None:
-        """To the clipboard, through the terminal (OSC 52), so that it works over SSH too."""
+        """To the clipboard."""
         self.app.copy_to_clipboard(text)
         self.notify(f"{what} is copied ({len(text):,} characters).", markup=False)
 
