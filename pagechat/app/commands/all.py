@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 
-from pagechat.app.commands import Command, anywhere, candidates, chats, files, memory, messages
+from pagechat.app.commands import Command, anywhere, candidates, chats, files, memory, messages, presets
 
 COMMANDS: tuple[Command, ...] = (
     *chats.COMMANDS,
+    *presets.COMMANDS,
     *messages.COMMANDS,
     *candidates.COMMANDS,
     *memory.COMMANDS,
