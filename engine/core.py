@@ -21,8 +21,10 @@ from engine.limits import Limits
 from engine.preemption import PreemptionCosts
 from engine.protocol import (
     AddRequest,
+    BlockContent,
     ErrorCode,
     FinishReason,
+    GetBlock,
     SamplingParams,
     SessionInfo,
     Snapshot,
@@ -200,6 +202,10 @@ class EngineCore:
             waiting=len(self.scheduler.waiting),
             preemptions=self.scheduler.preemptions,
         )
+
+    def block_content(self, question: GetBlock) -> BlockContent:
+        name = self.blocks.pool.name_of(question.block)
+        return BlockContent(ticket=question.ticket, block=question.block, name=name.hex() if name else None)
 
     # -- sessions ------------------------------------------------------------------------------
 

@@ -186,6 +186,13 @@ class GetUsage(Message, frozen=True):
     ticket: int
 
 
+class GetBlock(Message, frozen=True):
+    """What is in a block; clients ask the front the same."""
+
+    ticket: int
+    block: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
 class Ping(Message, frozen=True):
     ticket: int
 
@@ -340,6 +347,14 @@ class UsageReport(Message, frozen=True):
     tenants: list[OwnerUsage]
     unowned_block_seconds: float
     """Of free and cached blocks."""
+
+
+class BlockContent(Message, frozen=True):
+    ticket: int
+    block: int
+    name: str | None
+    """SHA-256, in hexadecimal, over all tokens up to the block's end, by which the prefix cache finds it; None for a
+    block that cannot be found: one that is not full, or whose content is in another block already."""
 
 
 class Pong(Message, frozen=True):
@@ -700,12 +715,33 @@ class Rejected(Message, frozen=True):
     ticket: int | None = None
 
 
-Command = AddRequest | AbortRequest | TakeSnapshot | SessionCommand | ListSessions | GetUsage | Ping | Shutdown
+Command = (
+    AddRequest | AbortRequest | TakeSnapshot | SessionCommand | ListSessions | GetUsage | GetBlock | Ping | Shutdown
+)
 Reply = (
-    LoadProgress | EngineReady | StepOutputs | Snapshot | SessionReply | SessionList | UsageReport | Pong | EngineFailed
+    LoadProgress
+    | EngineReady
+    | StepOutputs
+    | Snapshot
+    | SessionReply
+    | SessionList
+    | UsageReport
+    | BlockContent
+    | Pong
+    | EngineFailed
 )
 ClientMessage = (
-    Hello | Chat | Cancel | GetStatus | GetSnapshot | ManageSession | ListSessions | GetUsage | GetPieces | StopDaemon
+    Hello
+    | Chat
+    | Cancel
+    | GetStatus
+    | GetSnapshot
+    | ManageSession
+    | ListSessions
+    | GetUsage
+    | GetBlock
+    | GetPieces
+    | StopDaemon
 )
 FrontMessage = (
     Welcome
@@ -718,6 +754,7 @@ FrontMessage = (
     | SessionReply
     | SessionList
     | UsageReport
+    | BlockContent
     | Pieces
     | Stopping
     | Rejected

@@ -31,6 +31,7 @@ from engine import protocol
 from engine.protocol import (
     Accepted,
     BeamParams,
+    BlockContent,
     Cancel,
     Chat,
     ChatMessage,
@@ -39,6 +40,7 @@ from engine.protocol import (
     ErrorCode,
     Failed,
     Finished,
+    GetBlock,
     GetPieces,
     GetSnapshot,
     GetStatus,
@@ -242,6 +244,12 @@ class AsyncEngineClient:
         found: Pieces = await self._ask(ticket, question)
         return found.pieces
 
+    async def block(self, block: int) -> BlockContent:
+        """By what name the prefix cache finds a block. Waits and raises as `snapshot`."""
+        ticket = next(self._tickets)
+        found: BlockContent = await self._ask(ticket, GetBlock(ticket=ticket, block=block))
+        return found
+
     async def usage(self) -> UsageReport:
         """Who has used what since the engine started. Waits and raises as `snapshot`."""
         ticket = next(self._tickets)
@@ -309,7 +317,7 @@ class AsyncEngineClient:
             case Accepted() | Delta() | Finished() | Failed():
                 if stream := self._streams.get(message.request_id):
                     stream.put_nowait(message)
-            case Status() | Snapshot() | SessionReply() | SessionList() | UsageReport() | Pieces():
+            case Status() | Snapshot() | SessionReply() | SessionList() | UsageReport() | BlockContent() | Pieces():
                 self._settle(message.ticket, message)
             case Welcome():
                 if not self._greeting.done():
@@ -476,6 +484,9 @@ class EngineClient:
 
     def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]:
         return self._call(self._client.pieces(messages, continue_final))
+
+    def block(self, block: int) -> BlockContent:
+        return self._call(self._client.block(block))
 
     def usage(self) -> UsageReport:
         return self._call(self._client.usage())

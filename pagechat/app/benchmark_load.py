@@ -11,6 +11,7 @@ from engine.core import EngineCore
 from engine.protocol import (
     Accepted,
     AddRequest,
+    BlockContent,
     ChatMessage,
     ChatOptions,
     Delta,
@@ -147,6 +148,9 @@ class LoadedClient:
         self, action: SessionAction, session: str, target: str = "", tokens: int | None = None
     ) -> SessionReply:
         return SessionReply(ticket=1, ok=True, message="")
+
+    async def block(self, block: int) -> BlockContent:
+        return BlockContent(ticket=1, block=block, name=None)
 
     async def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]:
         return []

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from engine.protocol import (
     Accepted,
+    BlockContent,
     ChatMessage,
     ChatOptions,
     Delta,
@@ -54,6 +55,8 @@ class Client(Protocol):
     ) -> SessionReply: ...
 
     async def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]: ...
+
+    async def block(self, block: int) -> BlockContent: ...
 
     def telemetry(self) -> Reports: ...
 

@@ -1,4 +1,4 @@
-"""What clients ask of the engine between requests: its sessions, and who has used what.
+"""What clients ask of the engine between requests: its sessions, a block, and who has used what.
 
 Clients name sessions, never files: where a session is saved is decided here. Knows no socket.
 """
@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from engine.protocol import Command, GetUsage, ListSessions, ManageSession, Message, Rejected, SessionCommand
+from engine.protocol import Command, GetBlock, GetUsage, ListSessions, ManageSession, Message, Rejected, SessionCommand
 from pagechat.daemon.errors import RequestError
 from pagechat.store import data_dir
 
 MAX_NAME = 256
 """Characters of a request id or a session name."""
 
-SessionQuestion = ManageSession | ListSessions | GetUsage
+SessionQuestion = ManageSession | ListSessions | GetUsage | GetBlock
 Ask = Callable[[Callable[[int], Command]], Awaitable[Any]]
 """Supervisor.ask: a command made with a ticket, and the engine's reply to it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from pagechat.app.commands import Command, anywhere, candidates, chats, files, memory, messages, presets
+from pagechat.app.commands import Command, anywhere, candidates, chats, files, memory, messages, places, presets
 
 COMMANDS: tuple[Command, ...] = (
     *chats.COMMANDS,
@@ -12,6 +12,7 @@ COMMANDS: tuple[Command, ...] = (
     *messages.COMMANDS,
     *candidates.COMMANDS,
     *memory.COMMANDS,
+    *places.COMMANDS,
     *files.COMMANDS,
     *anywhere.COMMANDS,
 )

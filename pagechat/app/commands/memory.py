@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.blocks.mirror import MirrorGap
+from pagechat.app.arrangement import ORDERS
 from pagechat.app.commands import Command
 from pagechat.app.panels.figures import newest_table
 from pagechat.app.screens.totals import TotalsScreen, in_words
@@ -71,6 +72,18 @@ def step_frozen(screen: MainScreen, argument: str) -> None:
         screen.thaw()
 
 
+def order(screen: MainScreen, argument: str) -> None:
+    """`/order` the next one; `/order owner` that one."""
+    if not argument:
+        screen.block_map.action_order()
+    elif argument in ORDERS:
+        screen.block_map.arrange(argument)
+    else:
+        screen.notify(f"The map can be ordered by {', '.join(ORDERS)}, not by {argument}.", markup=False)
+        return
+    screen.notify(f"The map shows its blocks by {ORDER_WORDS[screen.block_map.arrangement.order]}.", markup=False)
+
+
 def totals(screen: MainScreen, argument: str) -> None:
     """The figures in sentences."""
 
@@ -79,6 +92,12 @@ def totals(screen: MainScreen, argument: str) -> None:
 
     screen.app.push_screen(TotalsScreen(tell))
 
+
+ORDER_WORDS = {
+    "id": "physical id: as they lie in memory",
+    "owner": "owner: chat by chat, each in its table's order",
+    "age": "age: what was written last comes first",
+}
 
 COMMANDS = (
     Command(
@@ -109,6 +128,10 @@ COMMANDS = (
     Command(
         "memory.largest_hole", "Largest hole", "The longest run of blocks without an owner",
         lambda screen, _: screen.block_map.action_largest_hole(), GROUP, "f", "map itself",
+    ),
+    Command(
+        "memory.order", "Order of the map", "By physical id, by owner, by age", order, GROUP, "o", "map itself",
+        "order", "id | owner | age",
     ),
     Command(
         "memory.zoom_in", "Zoom in", "Letters, then letters with fill",

@@ -16,6 +16,7 @@ from textual.widgets import Footer, TextArea
 
 from engine.blocks.mirror import MirrorGap
 from engine.protocol import ModelInfo
+from pagechat.app.block_names import BlockNames
 from pagechat.app.block_texts import BlockTexts
 from pagechat.app.client_api import Client
 from pagechat.app.commands.all import BY_ID, COMMANDS, completions, parse_slash
@@ -73,7 +74,8 @@ class MainScreen(Screen[None]):
         self.keeper = keeper
         self.undo = Undo()
         self.gauges = Gauges()
-        self._texts = BlockTexts(lambda: self.client, tabs.find, self._block_size, self._show_texts)
+        self._texts = BlockTexts(lambda: self.client, tabs.find, self._block_size, self._arrived)
+        self._names = BlockNames(lambda: self.client, self._arrived)
         self.sender = Sender(lambda: self.client, keeper.flush, view.preempted_times)
         self._link: Link | None = None
         self._transcripts: dict[str, Transcript] = {}
@@ -209,6 +211,7 @@ class MainScreen(Screen[None]):
                 chats=self.tabs.conversations,
                 name_of=self.name_of,
                 text_of=self._texts.get,
+                hash_of=lambda block: self._names.get(block, self.view.written(block)),
             ),
             moves=bool(self.tabs.streaming),
         )
@@ -217,6 +220,11 @@ class MainScreen(Screen[None]):
             self._pane_title = title
             pane.border_title = Content(title)
         self.query_one(Badge).sync(self.link_state, self.view.tokens_per_s())
+
+    def _arrived(self) -> None:
+        """There is more to tell of the block under the cursor."""
+        if self.is_mounted:
+            self.memory_pane.redraw_panel()
 
     def _title(self) -> str:
         """What runs where, for the frame of the memory pane."""

@@ -125,6 +125,10 @@ class Transcript(VerticalScroll):
             await self.show_earlier(messages.index(message))
         self._mark(message)
 
+    def view_of(self, message: Message) -> Question | Answer | None:
+        """The mounted widget of a message."""
+        return next((view for view in self._views if view.message is message), None)
+
     def step_selection(self, by: int) -> None:
         mounted = self._mounted
         if not mounted:

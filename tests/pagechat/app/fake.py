@@ -15,10 +15,12 @@ from engine.core import EngineCore
 from engine.protocol import (
     Accepted,
     AddRequest,
+    BlockContent,
     ChatMessage,
     ChatOptions,
     Delta,
     Finished,
+    GetBlock,
     LoadProgress,
     ModelInfo,
     SamplingParams,
@@ -322,6 +324,10 @@ class FakeClient:
             return SessionReply(ticket=1, ok=False, message=f"no session {session!r} here")
         self.daemon._publish(core.flush())
         return SessionReply(ticket=1, ok=action != "fork" or shared > 0, message=action, tokens=shared)
+
+    async def block(self, block: int) -> BlockContent:
+        self._check()
+        return self.daemon.core.block_content(GetBlock(ticket=1, block=block))
 
     async def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]:
         self._check()
