@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import difflib
 
-from pagechat.app.commands import Command, anywhere, candidates, chats, files, memory, messages, places, presets
+from pagechat.app.commands import (
+    Command,
+    anywhere,
+    candidates,
+    chats,
+    files,
+    memory,
+    messages,
+    places,
+    presets,
+    servers,
+)
 
 COMMANDS: tuple[Command, ...] = (
     *chats.COMMANDS,
@@ -14,6 +25,7 @@ COMMANDS: tuple[Command, ...] = (
     *memory.COMMANDS,
     *places.COMMANDS,
     *files.COMMANDS,
+    *servers.COMMANDS,
     *anywhere.COMMANDS,
 )
 BY_ID = {command.id: command for command in COMMANDS}

@@ -77,7 +77,7 @@ def order(screen: MainScreen, argument: str) -> None:
     if not argument:
         screen.block_map.action_order()
     elif argument in ORDERS:
-        screen.block_map.arrange(argument)
+        screen.block_map.set_order(argument)
     else:
         screen.notify(f"The map can be ordered by {', '.join(ORDERS)}, not by {argument}.", markup=False)
         return

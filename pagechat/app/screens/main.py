@@ -252,6 +252,11 @@ class MainScreen(Screen[None]):
         if self._link is not None:
             self._link.retry()
 
+    def move_link(self) -> None:
+        """Leave this server for the one that was chosen."""
+        if self._link is not None:
+            self._link.move()
+
     # -- asking --------------------------------------------------------------------------------
 
     @on(Composer.Submitted)

@@ -334,7 +334,7 @@ class BlockMap(ScrollView, can_focus=True):
         self.marked = frozenset(blocks)
         self._redraw()
 
-    def arrange(self, order: Order) -> None:
+    def set_order(self, order: Order) -> None:
         """Show the blocks in another order; the cursor stays on its block."""
         self.arrangement.choose(order)
         self._redraw()
@@ -344,7 +344,7 @@ class BlockMap(ScrollView, can_focus=True):
 
     def action_order(self) -> None:
         """The next order."""
-        self.arrange(ORDERS[(ORDERS.index(self.arrangement.order) + 1) % len(ORDERS)])
+        self.set_order(ORDERS[(ORDERS.index(self.arrangement.order) + 1) % len(ORDERS)])
 
     def action_zoom(self, step: int) -> None:
         """To the next zoom, in or out."""

@@ -72,12 +72,12 @@ class Candidates(Answer, can_focus=True):
     async def action_pick(self) -> None:
         await self.screen.run_action(f"command('answer.pick', '{self.marked + 1}')")
 
-    async def on_click(self, event: events.Click) -> None:
+    def on_click(self, event: events.Click) -> None:
         for widget in event.widget.ancestors_with_self if event.widget else ():
             if isinstance(widget, _Candidate):
                 self._mark(widget.number)
                 if event.chain == 2:
-                    await self.action_pick()
+                    self.call_later(self.action_pick)
 
     def _mark(self, number: int) -> None:
         self.marked = number

@@ -84,7 +84,7 @@ async def test_the_cursor_names_the_block_it_stands_on_in_every_order() -> None:
             app.step()
         await pilot.pause()
         for order in ("id", "owner", "age"):
-            app.map.arrange(order)
+            app.map.set_order(order)
             for zoom in (-1, 0, 1, 2):
                 app.map.zoom = zoom
                 app.map._lay_out()
@@ -94,7 +94,7 @@ async def test_the_cursor_names_the_block_it_stands_on_in_every_order() -> None:
                     assert block in row or any(found and abs(found - block) < app.map._group for found in row), zoom
         # moving goes by places: from the first place to the second, whichever blocks stand there
         app.map.zoom = 1
-        app.map.arrange("age")
+        app.map.set_order("age")
         app.map.action_jump(1)
         assert app.map.selected == app.map.arrangement.block(1)
         app.map.action_move(1, 0)
