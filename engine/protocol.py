@@ -414,6 +414,18 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True):
     forked yet, are always recomputed."""
 
 
+class ShadowRegion(msgspec.Struct, frozen=True, array_like=True):
+    """The slots that a policy would keep for one answer: `first .. first + length - 1`."""
+
+    first: int
+    length: int
+    tokens: int
+    """Slots at its beginning that hold a token."""
+    longest: int
+    """Slots at its beginning that the answer may fill; it never fills those behind."""
+    session: str
+
+
 class ShadowStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a policy would hold of the live requests on as many slots; see engine/blocks/shadow.py."""
 
@@ -427,6 +439,8 @@ class ShadowStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Slots that their request can never fill."""
     external_waste: int
     """Free slots, while the next request fits in no hole."""
+    regions: list[ShadowRegion] = []
+    """In the reports, of a contiguous policy: what it keeps for whom, of the oldest 512 answers it holds."""
 
 
 class StepReport(Message, frozen=True):

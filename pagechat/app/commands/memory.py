@@ -9,6 +9,7 @@ from engine.blocks.mirror import MirrorGap
 from pagechat.app.arrangement import ORDERS
 from pagechat.app.commands import Command
 from pagechat.app.panels.figures import newest_table
+from pagechat.app.screens.ghosts import GhostScreen
 from pagechat.app.screens.totals import TotalsScreen, in_words
 from pagechat.app.widgets.banner import Banner
 
@@ -84,6 +85,11 @@ def order(screen: MainScreen, argument: str) -> None:
     screen.notify(f"The map shows its blocks by {ORDER_WORDS[screen.block_map.arrangement.order]}.", markup=False)
 
 
+def ghost(screen: MainScreen, argument: str) -> None:
+    """The same memory under each policy, drawn as maps."""
+    screen.app.push_screen(GhostScreen(screen.view))
+
+
 def totals(screen: MainScreen, argument: str) -> None:
     """The figures in sentences."""
 
@@ -107,6 +113,10 @@ COMMANDS = (
     *(
         Command(f"memory.{name}", f"Panel: {name}", what, partial(panel, name), GROUP, f"{number}", "map")
         for number, (name, what) in enumerate(PANELS.items(), start=1)
+    ),
+    Command(
+        "memory.ghost", "Ghost map", "What other allocation policies would keep of the same memory, as maps", ghost,
+        GROUP, "g", "map", "ghost",
     ),
     Command(
         "memory.freeze", "Freeze", "The map stands still, the engine goes on; again: catch up", freeze, GROUP, "space",

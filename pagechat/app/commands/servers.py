@@ -85,7 +85,8 @@ async def _change(screen: MainScreen, servers: Servers, wanted: str) -> None:
 async def recall(keeper: Keeper) -> list[str]:
     """Models that were used before."""
     try:
-        return msgspec.json.decode(await keeper.call(keeper.store.recall, _REMEMBERED) or "[]", type=list[str])
+        text: str | None = await keeper.call(keeper.store.recall, _REMEMBERED)
+        return msgspec.json.decode(text or "[]", type=list[str])
     except (StoreError, msgspec.DecodeError):
         return []
 
