@@ -36,7 +36,7 @@ def content(view: PoolView, width: int, height: int) -> Content:
         return Content.styled("There is no engine.", "$muted")
     order = list(NAMES)
     shadows = sorted((one for one in view.shadows if one.policy in NAMES), key=lambda one: order.index(one.policy))
-    if not any(shadow.requests_held for shadow in shadows):
+    if not (mirror.running or mirror.waiting) or not any(shadow.requests_held for shadow in shadows):
         return Content.styled(
             "No request is live. Ask something, in several chats at once or /several 4: while answers come, each map "
             "shows the same memory under another policy.",
