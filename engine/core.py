@@ -146,6 +146,16 @@ class EngineCore:
         for sequence in queued:
             self.scheduler.add(sequence)
 
+    def set_priority(self, request_id: str, priority: int) -> None:
+        """From now on the request is served as if it had come with this priority. Nothing when there is no such
+        request (it may just have finished)."""
+        self._compiling.set_priority(request_id, priority)
+        request = self._requests.get(request_id)
+        if request is not None:
+            for sequence in request.sequences:
+                sequence.priority = priority
+            self.scheduler.reorder()
+
     def abort(self, request_id: str) -> TokenOutput | None:
         """End a request and give its blocks back. None when there is no such request (it may just have finished)."""
         compiling = self._compiling.remove(request_id)
@@ -281,6 +291,7 @@ class EngineCore:
                 tokens=len(sequence.tokens),
                 blocks=len(sequence.table),
                 pinned=known.pinned if known else False,
+                priority=sequence.priority,
             )
         return list(infos.values())
 
@@ -427,6 +438,7 @@ class EngineCore:
             prompt_len=parent.prompt_len,
             sampling=parent.sampling,
             salt=parent.salt,
+            priority=parent.priority,
             group=parent.group,
         )
         self.scheduler.fork(parent, child)
@@ -446,6 +458,7 @@ class EngineCore:
             sampling=sampling,
             salt=message.salt,
             index=index,
+            priority=message.priority,
         )
 
     def _take_sequence_id(self) -> int:

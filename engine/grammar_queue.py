@@ -7,6 +7,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from engine.protocol import AddRequest, Grammar
 
 if TYPE_CHECKING:
@@ -57,6 +59,11 @@ class GrammarQueue:
         """Begin to compile a request's grammar, unless that has been done before."""
         assert self.compiler is not None
         self._waiting[message.request_id] = _Waiting(message, self.compiler.compile(grammar))
+
+    def set_priority(self, request_id: str, priority: int) -> None:
+        """Nothing when it does not wait here."""
+        if waiting := self._waiting.get(request_id):
+            waiting.message = msgspec.structs.replace(waiting.message, priority=priority)
 
     def remove(self, request_id: str) -> AddRequest | None:
         """A request that is wanted no more; None when it does not wait here."""

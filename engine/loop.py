@@ -34,6 +34,7 @@ from engine.protocol import (
     PoolInfo,
     SessionCommand,
     SessionList,
+    SetPriority,
     Shutdown,
     StepOutputs,
     TakeSnapshot,
@@ -114,6 +115,8 @@ def _serve(core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
 def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
     if isinstance(command, AddRequest):
         core.add(command)
+    elif isinstance(command, SetPriority):
+        core.set_priority(command.request_id, command.priority)
     elif isinstance(command, AbortRequest):
         output = core.abort(command.request_id)
         if output:

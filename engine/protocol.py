@@ -133,6 +133,10 @@ class BeamParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     worse than all finished. "never": when no longer answer could be better."""
 
 
+Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""The lower number is served first (vLLM's field), and requests of one priority in the order they came."""
+
+
 class AddRequest(Message, frozen=True):
     request_id: str
     session: str
@@ -149,6 +153,15 @@ class AddRequest(Message, frozen=True):
     """Requests share cached blocks only with requests of the same salt."""
     tenant: str = ""
     """Who pays: the label of the API key it came with."""
+    priority: Priority = 0
+
+
+class SetPriority(Message, frozen=True):
+    """A request that waits or runs gets another priority; nothing happens when there is none. Clients send the front
+    the same, with the name they gave the request."""
+
+    request_id: str
+    priority: Priority
 
 
 class AbortRequest(Message, frozen=True):
@@ -315,6 +328,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     blocks: int
     pinned: bool
+    priority: int = 0
+    """Of its request that runs or waits."""
 
 
 class SessionList(Message, frozen=True):
@@ -409,6 +424,7 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True):
     """What computing its tokens again is expected to take; None before the engine has measured that."""
     swap_s: float | None
     """What moving its blocks out and back is expected to take; None without host memory to swap to."""
+    priority: int = 0
     reason: PreemptionReason
     """cheaper: the method is, by those figures. shares its future: beams, and a prompt whose answers have not
     forked yet, are always recomputed."""
@@ -542,6 +558,7 @@ class Chat(Message, frozen=True):
     """Beam search instead of sampling; its n best answers come whole, at the end."""
     continue_final: bool = False
     """The last message is an answer to go on with, not to reply to."""
+    priority: Priority = 0
 
 
 class Cancel(Message, frozen=True):
@@ -730,7 +747,16 @@ class Rejected(Message, frozen=True):
 
 
 Command = (
-    AddRequest | AbortRequest | TakeSnapshot | SessionCommand | ListSessions | GetUsage | GetBlock | Ping | Shutdown
+    AddRequest
+    | SetPriority
+    | AbortRequest
+    | TakeSnapshot
+    | SessionCommand
+    | ListSessions
+    | GetUsage
+    | GetBlock
+    | Ping
+    | Shutdown
 )
 Reply = (
     LoadProgress
@@ -747,6 +773,7 @@ Reply = (
 ClientMessage = (
     Hello
     | Chat
+    | SetPriority
     | Cancel
     | GetStatus
     | GetSnapshot

@@ -2,15 +2,17 @@
 
 There is no prefill phase and no decode phase. Every step gives each sequence some tokens to compute
 until the token budget is spent: sequences with one token to go first, then the chunks of long
-prompts, then waiting sequences. Without memory, resident sessions give way first, then the newest
-running sequence is preempted. The scheduler sees lengths and blocks; it does not see tensors, text
-or sockets.
+prompts, then waiting sequences, by priority and in the order they came. Without memory, resident
+sessions give way first, then the newest running sequence of the lowest priority is preempted; so it is
+for a waiting one of a higher priority. The scheduler sees lengths and blocks; it does not see tensors,
+text or sockets.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort_left, insort_right
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from engine.blocks.paged import PagedBlocks
 from engine.blocks.tables import BlockTables, Match
@@ -25,7 +27,7 @@ class _Plan:
     """The step being put together."""
 
     budget: int
-    parents: list[Sequence]
+    parents: list[Sequence] = field(default_factory=list)
     """Sequences that may fork in this step."""
     spans: dict[int, Span] = field(default_factory=dict)
     preempted: bool = False
@@ -58,9 +60,11 @@ class Scheduler:
         self.blocks = blocks
         self.step_tokens = step_tokens
         self.max_running = min(max_running, step_tokens)
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
+        """Next one first."""
         self.running: list[Sequence] = []
-        """Oldest admission first; the last one is preempted first."""
+        """Oldest admission first; of the lowest priority the last one is preempted first."""
+        self._arrivals = 0
         self.preemptions = 0
         self._sessions = sessions
         self._costs = costs or PreemptionCosts()
@@ -72,8 +76,14 @@ class Scheduler:
         """The head of the queue that did not fit, and the blocks that were available then."""
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence."""
-        self.waiting.append(sequence)
+        """Queue a sequence, behind those of its priority."""
+        self._arrivals += 1
+        sequence.arrival = self._arrivals
+        insort_right(self.waiting, sequence, key=_turn)
+
+    def reorder(self) -> None:
+        """Some sequence's priority was changed."""
+        self.waiting.sort(key=_turn)
 
     def remove(self, sequence: Sequence, *, keep: bool = False) -> None:
         """Take a sequence out, wherever it stands. Its blocks go back, or (`keep`) stay as its session's resident."""
@@ -100,7 +110,9 @@ class Scheduler:
 
         `alone`: no other step is on its way, whose end might free blocks.
         """
-        plan = _Plan(self.step_tokens, [sequence for sequence in self.running if sequence.children])
+        plan = _Plan(self.step_tokens)
+        self._make_way(plan)
+        plan.parents = [sequence for sequence in self.running if sequence.children]
         self._fork_beams(plan)
         self._schedule_running(plan)
         self.blocks.publish_spans(plan.spans.values())
@@ -135,8 +147,8 @@ class Scheduler:
         if len(others) <= plan.budget:  # a token for each is certain to be in it
             plan.spans, others = self.blocks.decode_in_place(others)
             plan.budget -= len(plan.spans)
-        for sequence in sorted(others, key=_is_prefill):
-            if plan.budget == 0:
+        for sequence in sorted(others, key=_order_of_work):
+            if plan.budget == 0 or (_is_prefill(sequence) and self._waits_before(sequence)):
                 return
             if sequence.table and sequence.id not in plan.spans:  # not preempted or planned by one before it
                 if sequence.group is None:
@@ -145,6 +157,10 @@ class Scheduler:
                 for member, count in self._work(sequence, plan.budget):
                     if not self._grow(plan, member, count):
                         break
+
+    def _waits_before(self, sequence: Sequence) -> bool:
+        """Whether the head of the queue has a higher priority: its first chunk goes before the next of this one."""
+        return bool(self.waiting) and self.waiting[0].priority < sequence.priority
 
     def _work(self, sequence: Sequence, budget: int) -> list[tuple[Sequence, int]]:
         """What to compute with a running sequence: (sequence, tokens). Beams decode in lockstep or not at all."""
@@ -159,7 +175,7 @@ class Scheduler:
         return []
 
     def _grow(self, plan: _Plan, sequence: Sequence, count: int) -> bool:
-        """Make room for `count` tokens, taking from residents and then from the newest running sequence.
+        """Make room for `count` tokens, taking from residents and then from the next victim.
 
         False when the sequence itself had to go.
         """
@@ -167,15 +183,19 @@ class Scheduler:
         while not self.blocks.grow(sequence, count):
             if self._sessions and self._sessions.reclaim():
                 continue
-            victim = self.running[-1]
+            victim = self._victim()
             self._preempt(plan, victim)
             if victim is sequence or (victim.group is not None and victim.group is sequence.group):
                 return False
         plan.add(sequence, start, count)
         return True
 
+    def _victim(self) -> Sequence:
+        """The newest running sequence of the lowest priority."""
+        return max(reversed(self.running), key=attrgetter("priority"))
+
     def _preempt(self, plan: _Plan, victim: Sequence) -> None:
-        """Put the victim (with all its beams) back at the head of the queue; its blocks are swapped out or given up.
+        """Put the victim (with all its beams) back in the queue; its blocks are swapped out or given up.
 
         Given up, full blocks keep their content and their hash, so most of it is found in the cache later.
         """
@@ -192,7 +212,7 @@ class Scheduler:
         if victim.group:
             members[0].children = members[1:]
         self.preemptions += 1
-        self.waiting.appendleft(members[0])
+        insort_left(self.waiting, members[0], key=_turn)
 
     def _take_blocks_from(self, sequence: Sequence) -> Preemption:
         """By swap where that is measured to be cheaper and there is room in host memory, else by giving them up."""
@@ -217,10 +237,30 @@ class Scheduler:
             method="swap" if swap else "recompute",
             recompute_s=choice.recompute_s,
             swap_s=choice.swap_s,
+            priority=sequence.priority,
             reason=reason,
         )
 
     # -- waiting -------------------------------------------------------------------------------
+
+    def _make_way(self, plan: _Plan) -> None:
+        """What runs at a lower priority than the head of the queue gives way to it, until it can be admitted.
+
+        Before anything of the step is planned, since blocks that a plan fills are addressable at once.
+        """
+        while self.waiting and self.running:
+            head, victim = self.waiting[0], self._victim()
+            if victim.priority <= head.priority or not self._is_held_up(head):
+                break
+            self._preempt(plan, victim)
+        plan.preempted = False  # what has become free is the head's
+
+    def _is_held_up(self, head: Sequence) -> bool:
+        """There is no place for it, or no memory (which is known from the step before)."""
+        if self._places_taken() + _places(head) > self.max_running:
+            return True
+        blocked = self._blocked is not None and self._blocked[0] is head
+        return blocked and self.blocks.fits(head, len(self.running)) is None
 
     def _admit_waiting(self, plan: _Plan, alone: bool) -> None:
         while self.waiting and plan.budget > 0:
@@ -229,9 +269,9 @@ class Scheduler:
                 return
             if not self._admit(sequence):
                 if alone and not self.running and not plan.spans:
-                    self._stuck.append(self.waiting.popleft())
+                    self._stuck.append(self.waiting.pop(0))
                 return
-            self.waiting.popleft()
+            self.waiting.pop(0)
             self.running.append(sequence)
             if sequence.children:
                 plan.parents.append(sequence)
@@ -323,6 +363,7 @@ class Scheduler:
         assert isinstance(self.blocks, PagedBlocks), "only paged sequences fork"
         self.blocks.fork(parent, child, tokens)
         child.admitted = True
+        child.arrival = parent.arrival
         child.cached_tokens = parent.cached_tokens
         self.running.append(child)
 
@@ -334,5 +375,14 @@ def _places(sequence: Sequence) -> int:
     return 1 + len(sequence.children)
 
 
+def _turn(sequence: Sequence) -> tuple[int, int]:
+    """Where it stands in the queue."""
+    return sequence.priority, sequence.arrival
+
+
 def _is_prefill(sequence: Sequence) -> bool:
     return len(sequence.tokens) - sequence.computed > 1
+
+
+def _order_of_work(sequence: Sequence) -> tuple[bool, int]:
+    return _is_prefill(sequence), sequence.priority

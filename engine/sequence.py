@@ -56,6 +56,10 @@ class Sequence:
     admitted: bool = False
     """Has been given blocks at least once."""
     preemptions: int = 0
+    priority: int = 0
+    """Of its request: the lower number is served first."""
+    arrival: int = 0
+    """Its place among all that were ever queued; a fork's is that of what it forked from."""
     children: list[Sequence] = field(default_factory=list)
     """Sequences that will fork from this one as soon as all it has in common with them is computed."""
     group: BeamGroup | None = None

@@ -341,6 +341,9 @@ def batch(
         Path, typer.Argument(metavar="OUT.jsonl", help="Their answers; what is there is not asked again.")
     ],
     concurrency: Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Requests at a time.")] = 32,
+    priority: Annotated[
+        int, typer.Option(metavar="N", help="Of requests that name none; chats have 0, and lower numbers go first.")
+    ] = 1,
     model: Model = None,
     run_dir: RunDir = None,
 ) -> int:
@@ -350,7 +353,7 @@ def batch(
     """
     from pagechat.commands.batch import batch as run
 
-    return _run(run(source, target, run_dir, concurrency=concurrency, model=model))
+    return _run(run(source, target, run_dir, concurrency=concurrency, priority=priority, model=model))
 
 
 @daemon.command()

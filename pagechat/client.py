@@ -55,6 +55,7 @@ from engine.protocol import (
     SessionInfo,
     SessionList,
     SessionReply,
+    SetPriority,
     Snapshot,
     Status,
     StepReport,
@@ -162,6 +163,7 @@ class AsyncEngineClient:
         n: int = 1,
         beam: BeamParams | None = None,
         continue_final: bool = False,
+        priority: int = 0,
     ) -> AsyncGenerator[ChatEvent, None]:
         """Yields Accepted, then Delta..., then Finished. Raises RequestFailed, DaemonGone.
 
@@ -170,6 +172,7 @@ class AsyncEngineClient:
         goes on, and its next turn should find this one's blocks in place. With `n` answers their Deltas come
         interleaved, told apart by `index`, and each has a Finished. `beam`: the n best of a beam search instead.
         `continue_final`: the last message is an answer to go on with; the text that comes is what follows it.
+        Requests with a lower `priority` are served first, and those of one priority in the order they came.
         """
         request_id = request_id or uuid.uuid4().hex
         if request_id in self._streams:
@@ -183,6 +186,7 @@ class AsyncEngineClient:
             n=n,
             beam=beam,
             continue_final=continue_final,
+            priority=priority,
         )
         frame = _checked(chat)
         stream = self._streams[request_id] = asyncio.Queue()
@@ -207,6 +211,10 @@ class AsyncEngineClient:
     async def cancel(self, request_id: str) -> None:
         """Ends a request: its `chat` gets Finished with finish_reason "abort" and the text so far."""
         self._post(Cancel(request_id=request_id))
+
+    async def set_priority(self, request_id: str, priority: int) -> None:
+        """Changes the turn of a request that waits or runs; nothing happens when it has ended."""
+        self._post(SetPriority(request_id=request_id, priority=priority))
 
     async def status(self) -> Status:
         """What the daemon and its engine do now; answered in every state of the engine."""
@@ -433,6 +441,7 @@ class EngineClient:
         n: int = 1,
         beam: BeamParams | None = None,
         continue_final: bool = False,
+        priority: int = 0,
     ) -> Iterator[ChatEvent]:
         """As AsyncEngineClient.chat. Leaving the iteration early cancels the request."""
         events: queue.SimpleQueue[ChatEvent | BaseException | None] = queue.SimpleQueue()
@@ -447,6 +456,7 @@ class EngineClient:
                 n=n,
                 beam=beam,
                 continue_final=continue_final,
+                priority=priority,
             )
             try:
                 async with contextlib.aclosing(stream):
@@ -467,6 +477,9 @@ class EngineClient:
 
     def cancel(self, request_id: str) -> None:
         self._call(self._client.cancel(request_id))
+
+    def set_priority(self, request_id: str, priority: int) -> None:
+        self._call(self._client.set_priority(request_id, priority))
 
     def status(self) -> Status:
         return self._call(self._client.status())

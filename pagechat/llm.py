@@ -112,30 +112,45 @@ class LLM:
         self,
         prompts: str | Sequence[str] | Sequence[Sequence[int]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: Sequence[int] = (),
     ) -> list[RequestOutput]:
         """What follows each prompt, all of them in one batch; a prompt is text as it is, or token ids.
 
+        `priority`: of each, the lower number is served first. Outputs come in the order of the prompts all the same.
         Raises RequestError for one that cannot be answered; then none is.
         """
         several = [prompts] if isinstance(prompts, str) else prompts
-        return self._answer([Text(one) if isinstance(one, str) else tuple(one) for one in several], sampling_params)
+        return self._answer(
+            [Text(one) if isinstance(one, str) else tuple(one) for one in several], sampling_params, priority
+        )
 
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: Sequence[int] = (),
     ) -> list[RequestOutput]:
-        """The answer to a conversation, or to each of several. Raises as `generate`."""
+        """The answer to a conversation, or to each of several. `priority` and what it raises are as of `generate`."""
         several: Any = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        return self._answer([Conversation(messages=conversation) for conversation in several], sampling_params)
+        return self._answer(
+            [Conversation(messages=conversation) for conversation in several], sampling_params, priority
+        )
 
     def _answer(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        priority: Sequence[int],
     ) -> list[RequestOutput]:
         each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else params
         if len(each) != len(prompts):
             raise RequestError("bad_request", f"{len(prompts)} prompts, but {len(each)} sampling_params")
-        pairs = [self._request(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
+        turns = priority or [0] * len(prompts)
+        if len(turns) != len(prompts):
+            raise RequestError("bad_request", f"{len(prompts)} prompts, but {len(turns)} priorities")
+        pairs = [self._request(prompt, one, turn) for prompt, one, turn in zip(prompts, each, turns, strict=True)]
         tasks = {task.request.engine_id: task for task, _ in pairs}
         try:
             for _, message in pairs:
@@ -147,7 +162,7 @@ class LLM:
             raise
         return [task.output() for task in tasks.values()]
 
-    def _request(self, prompt: Prompt, params: SamplingParams) -> tuple[_Task, AddRequest]:
+    def _request(self, prompt: Prompt, params: SamplingParams, priority: int) -> tuple[_Task, AddRequest]:
         options = params.options()
         tokens = self._text.prompt(prompt)
         room = self.model.max_context - len(tokens)
@@ -163,7 +178,12 @@ class LLM:
         for answer in request.answers:
             answer.text = self._text.answer(options)
         message = AddRequest(
-            request_id=request.engine_id, session=name, prompt=tuple(tokens), sampling=sampling, n=params.n
+            request_id=request.engine_id,
+            session=name,
+            prompt=tuple(tokens),
+            sampling=sampling,
+            n=params.n,
+            priority=priority,
         )
         return _Task(request, prompt.text if isinstance(prompt, Text) else None), message
 

@@ -1,10 +1,11 @@
 """An engine that plays a part, so that the front can be tested without a model: `python -m tests.fake_engine`.
 
 Everything but the model is real: sockets, step loop, scheduler, block pool. In place of the model an executor
-answers a prompt with the prompt's own text tokens and then the stop token; the second of several answers leaves out
-the first of those tokens, the third the first two. A beam search finds that echo best, and after it the echoes that
-are cut short. A saved session is a file of its tokens. It behaves otherwise when told so, by
-the environment (for the whole engine) or by the beginning of a request's session label (for that request):
+answers a prompt with the prompt's own text tokens and then the stop token (where it may not stop, it begins again);
+the second of several answers leaves out the first of those tokens, the third the first two. A beam search finds that
+echo best, and after it the echoes that are cut short. A saved session is a file of its tokens. It behaves otherwise
+when told so, by the environment (for the whole engine) or by the beginning of a request's session label (for that
+request):
 
 FAKE_ENGINE_MODEL    folder with tokenizer.json, told to the front as the model's path
 FAKE_ENGINE_NOTES    file that gets one line for each command received, and "start" for each start
@@ -51,6 +52,7 @@ from engine.protocol import (
     PoolInfo,
     SessionCommand,
     SessionList,
+    SetPriority,
     Shutdown,
     StepOutputs,
     TakeSnapshot,
@@ -91,9 +93,11 @@ class EchoExecutor:
             if sequence.session.startswith("raise"):
                 raise RuntimeError("the step went wrong")
         echo = [token for token in sequence.tokens[: sequence.prompt_len] if token >= SPECIAL_IDS][sequence.index :]
-        if sequence.session.startswith("long"):
-            return echo[sequence.generated % len(echo)]
-        return echo[sequence.generated] if sequence.generated < len(echo) else sequence.sampling.stop_token_ids[0]
+        stops = sequence.sampling.stop_token_ids
+        if sequence.session.startswith("long") or not stops:
+            endless = echo or [SPECIAL_IDS]
+            return endless[sequence.generated % len(endless)]
+        return echo[sequence.generated] if sequence.generated < len(echo) else stops[0]
 
 
 class Desk(SessionDesk):
@@ -197,6 +201,8 @@ def serve(core: EngineCore, io: EngineIO) -> None:
                     return
                 case AddRequest():
                     core.add(command)
+                case SetPriority():
+                    core.set_priority(command.request_id, command.priority)
                 case AbortRequest() if output := core.abort(command.request_id):
                     io.reply(StepOutputs(step=-1, outputs=[output]))
                 case TakeSnapshot():

@@ -15,7 +15,7 @@ import time
 import urllib.parse
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,14 @@ class Line:
     body: dict[str, Any]
 
 
-async def batch(source: Path, target: Path, run_dir: Path | None, *, concurrency: int, model: str | None) -> int:
-    """Exit code: FAILED when a request had no answer. Raises CommandError, ClientError, LaunchError."""
-    lines = read(source)
+async def batch(
+    source: Path, target: Path, run_dir: Path | None, *, concurrency: int, priority: int, model: str | None
+) -> int:
+    """Exit code: FAILED when a request had no answer. Raises CommandError, ClientError, LaunchError.
+
+    `priority`: of requests that name none.
+    """
+    lines = [replace(line, body={"priority": priority} | line.body) for line in read(source)]
     done = resume(target)
     left = [line for line in lines if line.custom_id not in done]
     options = ["--http", "127.0.0.1:0", *(["--model", model] if model else [])]

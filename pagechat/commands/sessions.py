@@ -98,10 +98,11 @@ def _fork_chat(source: str, target: str) -> None:
 
 
 def _sessions_text(found: list[SessionInfo]) -> str:
-    header = ("session", "state", "tokens", "blocks", "pinned")
+    header = ("session", "state", "tokens", "blocks", "pinned", "priority")
     rows = [
-        (_line(one.session), one.state, f"{one.tokens:,}", f"{one.blocks:,}", "yes" if one.pinned else "no")
+        (_line(one.session), one.state, f"{one.tokens:,}", f"{one.blocks:,}", "yes" if one.pinned else "no", priority)
         for one in found
+        for priority in [f"{one.priority}" if one.state in ("running", "waiting") else ""]
     ]
     return aligned(header, rows, left=2)
 

@@ -25,6 +25,7 @@ from engine.protocol import (
     EngineReady,
     Failed,
     FinishReason,
+    SetPriority,
     StepOutputs,
     Stopping,
     TokenOutput,
@@ -80,6 +81,14 @@ class Answering:
         request = self.requests.of_receiver(receiver, request_id)
         if request is not None:
             self._finish_all(request, "abort")
+
+    def set_priority(self, receiver: Receiver, request_id: str, priority: int) -> None:
+        """The lower number is served first. No error when there is no such request."""
+        request = self.requests.of_receiver(receiver, request_id)
+        if request is not None:
+            request.priority = priority
+            if request.started:
+                self._supervisor().send(SetPriority(request_id=request.engine_id, priority=priority))
 
     def drop(self, receiver: Receiver) -> list[Request]:
         """The receiver has gone: nothing more is said to it. Returns what it had asked."""
@@ -154,6 +163,7 @@ class Answering:
                     keep=wants.keep,
                     salt=wants.salt,
                     tenant=wants.tenant,
+                    priority=request.priority,
                 )
             )
 

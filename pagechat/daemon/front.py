@@ -35,6 +35,7 @@ from engine.protocol import (
     ManageSession,
     Message,
     Rejected,
+    SetPriority,
     Status,
     StopDaemon,
 )
@@ -184,6 +185,8 @@ class Front:
                 self._doors.send(client, greet(message.version, self._doors.telemetry_endpoint))
             case Chat():
                 self._on_chat(client, message)
+            case SetPriority():
+                self.answering.set_priority(Peer(client, self._doors), message.request_id, message.priority)
             case Cancel():
                 self.answering.cancel(Peer(client, self._doors), message.request_id)
             case GetStatus():
@@ -210,6 +213,7 @@ class Front:
             keep=chat.keep,
             n=chat.n,
             beam=chat.beam,
+            priority=chat.priority,
         )
         try:
             self.answering.submit(Peer(client, self._doors), generation)

@@ -55,5 +55,7 @@ class Generation:
     """Cached blocks are shared with requests of the same salt only."""
     tenant: str = ""
     """The label of the API key it came with."""
+    priority: int = 0
+    """The lower number is served first."""
     with_tokens: bool = False
     """Deltas tell the token ids behind their text, the one that ended the answer included."""

@@ -78,6 +78,8 @@ class Request:
     started: bool = False
     """The engine has been given the request."""
     answers: list[Answer] = field(init=False)
+    priority: int = field(init=False)
+    """The one it came with, or was given since."""
     stop_token_ids: frozenset[int] = frozenset()
     prompt: tuple[int, ...] = ()
     """Token ids, once the engine has been given the request."""
@@ -89,6 +91,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self.answers = [Answer(index) for index in range(self.wants.n)]
+        self.priority = self.wants.priority
 
     @property
     def client_request_id(self) -> str:

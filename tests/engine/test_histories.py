@@ -89,15 +89,14 @@ class Histories(RuleBasedStateMachine):
         session=st.sampled_from(["a", "b", "c"]),
         keep=st.booleans(),
         salt=st.sampled_from([b"", b"", b"s"]),
+        priority=st.sampled_from([0, 0, -1, 1]),
     )
-    def add(
-        self, stem: list[int], tail: list[int], max_tokens: int, n: int, session: str, keep: bool, salt: bytes
-    ) -> None:
+    def add(self, stem: list[int], tail: list[int], max_tokens: int, n: int, **more: Any) -> None:
         prompt = [*stem, *tail]
         answers = [
             expected_answer(prompt, max_tokens, STOP, self.core.max_context, seed) for seed in range(n) if prompt
         ]
-        self.ask(prompt, answers, max_tokens, n=n, session=session, keep=keep, salt=salt)
+        self.ask(prompt, answers, max_tokens, n=n, **more)
 
     @rule(
         prompt=st.lists(st.integers(0, 3), min_size=1, max_size=14),
@@ -138,6 +137,11 @@ class Histories(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.asked)))
         if self.core.abort(name) is not None:
             del self.asked[name]
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data(), priority=st.integers(-2, 2))
+    def set_priority(self, data: st.DataObject, priority: int) -> None:
+        self.core.set_priority(data.draw(st.sampled_from(sorted(self.asked))), priority)
 
     @rule(
         source=st.sampled_from(["a", "b", "c"]),

@@ -92,7 +92,7 @@ def test_a_session_is_listed_by_the_name_the_user_typed(main: Main) -> None:
     assert main("sessions")[1] == ""
     data(main("ask", "--json", "--session", "my chat", "hello there"))
     header, row = main("sessions")[1].splitlines()
-    assert header.split() == ["session", "state", "tokens", "blocks", "pinned"]
+    assert header.split() == ["session", "state", "tokens", "blocks", "pinned", "priority"]
     assert row.startswith("my chat  resident")
     # and a question that stands alone leaves nothing
     data(main("ask", "--json", "hello"))

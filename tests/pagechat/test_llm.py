@@ -47,6 +47,13 @@ def test_each_prompt_may_have_its_own_way(llm: Any) -> None:
         llm.generate(["A", "A"], [GREEDY])
 
 
+def test_priorities_change_the_order_of_work_and_not_of_outputs(llm: Any) -> None:
+    outputs = llm.generate(["A page table", "The scheduler"], GREEDY, priority=[1, 0])
+    assert outputs == llm.generate(["A page table", "The scheduler"], GREEDY)
+    with pytest.raises(RequestError, match="2 prompts, but 1 priorities"):
+        llm.generate(["A", "A"], GREEDY, priority=[1])
+
+
 def test_a_chat_goes_through_the_template(llm: Any) -> None:
     messages = [{"role": "user", "content": "hello"}]
     (output,) = llm.chat(messages, GREEDY)

@@ -135,6 +135,7 @@ async def begin(
                     beam=beam,
                     salt=key.cache_salt + (body.cache_salt or "").encode(),
                     tenant=key.name,
+                    priority=body.priority or 0,
                     with_tokens=body.return_token_ids,
                 )
                 for number, tokens in enumerate(call.prompts)

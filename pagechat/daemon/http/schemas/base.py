@@ -40,6 +40,7 @@ Label = Annotated[str, Field(max_length=MAX_LABEL)] | None
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenName = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+Priority = Annotated[int, Field(ge=-(2**31), lt=2**31)] | None
 SessionName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^/\x00-\x1f\x7f]+$")]
 """No slash: it is part of an address, and divides the key's name from the session's in the engine."""
 
@@ -83,8 +84,8 @@ class Generating(WholeBody):
     guided_regex: GrammarText | None = None
     guided_choice: Choices | None = None
     guided_grammar: GrammarText | None = None
-    priority: Literal[0] | None = None
-    """All requests are of one class: first come, first served."""
+    priority: Priority = None
+    """Lower numbers are served first, and equal ones in the order they came; 0 where it is not said."""
     use_beam_search: bool = False
     """The n best answers of a search with max(n, best_of) beams, 2 at least. It samples nothing, so temperature and
     its like must be left out."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from pagechat.daemon.http.schemas.base import MAX_LABEL, Label, Refused, SessionName
+from pagechat.daemon.http.schemas.base import MAX_LABEL, Label, Priority, Refused, SessionName
 from pagechat.daemon.http.schemas.body import Body, WholeBody, wrong
 from pagechat.daemon.http.schemas.chat import MAX_MESSAGES, MAX_PARTS, ChatBody
 
@@ -63,6 +63,8 @@ class ResponsesBody(WholeBody):
     """A prompt is never cut: one that is too long is an error."""
     session: SessionName | None = None
     """As in chat completions."""
+    priority: Priority = None
+    """As in chat completions."""
     user: Label = None
     safety_identifier: Label = None
     prompt_cache_key: Label = None
@@ -93,6 +95,7 @@ class ResponsesBody(WholeBody):
             temperature=self.temperature,
             top_p=self.top_p,
             session=self.session,
+            priority=self.priority,
             guided_json=form.schema_ if form and form.type == "json_schema" else None,
             response_format={"type": "json_object"} if form and form.type == "json_object" else None,  # type: ignore[arg-type]
         )

@@ -53,6 +53,12 @@ def test_usage_comes_last_in_a_chunk_without_choices(client: openai.OpenAI) -> N
     assert all(chunk.usage is None for chunk in others)
 
 
+def test_priority_is_the_requests_in_the_engine(client: openai.OpenAI, served: Served) -> None:
+    with client.chat.completions.create(model=MODEL, messages=LONG, stream=True, extra_body={"priority": -2}) as stream:
+        next(iter(stream))
+        assert [one.priority for one in served.engine.sessions() if one.state == "running"] == [-2]
+
+
 async def test_the_async_client_streams_many_at_once(async_client: openai.AsyncOpenAI) -> None:
     async def ask(number: int) -> str:
         messages = [{"role": "user", "content": f"number {number}"}]

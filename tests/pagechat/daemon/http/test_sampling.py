@@ -278,7 +278,7 @@ def test_a_grammar_that_is_none_is_refused_and_harms_nobody(
         ({"presence_penalty": 2.5}, "presence_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"min_p": 1.5}, "min_p"),
-        ({"priority": 1}, "priority"),
+        ({"priority": 2**31}, "priority"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
