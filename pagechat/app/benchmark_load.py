@@ -100,6 +100,7 @@ class LoadedClient:
         keep: bool = False,
         n: int = 1,
         continue_final: bool = False,
+        priority: int = 0,
     ) -> AsyncIterator[Accepted | Delta | Finished]:
         name = request_id or ""
         yield Accepted(request_id=name, prompt_tokens=10)
@@ -109,6 +110,9 @@ class LoadedClient:
             yield Delta(request_id=name, text=f"{word} ", tokens=number)
 
     async def cancel(self, request_id: str) -> None:
+        pass
+
+    async def set_priority(self, request_id: str, priority: int) -> None:
         pass
 
     async def status(self) -> Status:

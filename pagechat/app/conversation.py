@@ -51,6 +51,8 @@ class Conversation:
     """The queue waits for a person: the last answer failed, or pagechat was left while it waited."""
     pinned: bool = False
     """The engine never takes its blocks for others."""
+    priority: int = 0
+    """Of its requests: the lower is served first."""
     draft: str = ""
     """What was being written here when another tab was chosen."""
     unread: bool = False
@@ -262,7 +264,7 @@ class Conversation:
         answer.version += 1
         self.request_id, self.stopping, self.held = uuid.uuid4().hex, False, False
         self.rate, self.asked_at = Rate(), time.time()
-        asking = Asking(client, self.id, self.request_id, context, self.settings.options, continues)
+        asking = Asking(client, self.id, self.request_id, context, self.settings.options, continues, self.priority)
         self.task = asyncio.create_task(self._run(answer, asking, save))
         self.changed()
 

@@ -23,6 +23,7 @@ class Asking:
     options: ChatOptions
     continues: bool
     """The answer is the last message of the context, and goes on."""
+    priority: int = 0
 
 
 async def fetch(
@@ -50,6 +51,7 @@ async def fetch(
             keep=True,
             n=len(candidates),
             continue_final=asking.continues,
+            priority=asking.priority,
         ):
             if isinstance(message, Accepted):
                 answer.note(prompt_tokens=message.prompt_tokens)

@@ -14,6 +14,7 @@ from pagechat.app.commands import (
     messages,
     places,
     presets,
+    priorities,
     servers,
 )
 
@@ -24,6 +25,7 @@ COMMANDS: tuple[Command, ...] = (
     *candidates.COMMANDS,
     *memory.COMMANDS,
     *places.COMMANDS,
+    *priorities.COMMANDS,
     *files.COMMANDS,
     *servers.COMMANDS,
     *anywhere.COMMANDS,

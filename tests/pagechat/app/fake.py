@@ -76,6 +76,7 @@ class _Run:
     started: float
     session: str
     prompt_tokens: int
+    priority: int = 0
     ttft: float | None = None
     said: dict[int, list[str]] = field(default_factory=dict)
     """What each answer has said."""
@@ -158,6 +159,7 @@ class FakeDaemon:
                 sampling=SamplingParams(max_tokens=max(map(len, run.answers)), temperature=0, seed=0),
                 keep=self.keeps,
                 n=len(run.answers),
+                priority=run.priority,
             )
         )
         self.runs[run.request_id] = run
@@ -247,6 +249,7 @@ class FakeClient:
         keep: bool = False,
         n: int = 1,
         continue_final: bool = False,
+        priority: int = 0,
     ) -> AsyncIterator[Accepted | Delta | Finished]:
         self._check()
         self.daemon.asked.append(list(messages))
@@ -262,6 +265,7 @@ class FakeClient:
             time.monotonic(),
             session or "",
             len(prompt),
+            priority,
         )
         self.daemon.start(run, prompt)
         yield Accepted(request_id=run.request_id, prompt_tokens=len(prompt))
@@ -279,6 +283,10 @@ class FakeClient:
     async def cancel(self, request_id: str) -> None:
         self._check()
         self.daemon.abort(request_id)
+
+    async def set_priority(self, request_id: str, priority: int) -> None:
+        self._check()
+        self.daemon.core.set_priority(request_id, priority)
 
     async def status(self) -> Status:
         self._check()
