@@ -144,6 +144,10 @@ COMMANDS = (
         "order", "id | owner | age",
     ),
     Command(
+        "memory.unmark", "No marks", "All blocks as they are again, after b on a message",
+        lambda screen, _: screen.block_map.mark(()), GROUP, "u", "map itself",
+    ),
+    Command(
         "memory.zoom_in", "Zoom in", "Letters, then letters with fill",
         lambda screen, _: screen.block_map.action_zoom(1), GROUP, "plus,equals_sign", "map itself",
     ),

@@ -47,7 +47,9 @@ async def blocks_of_message(screen: MainScreen, argument: str) -> None:
     shared = sum(mirror.refs[block] > 1 for block in blocks)
     also = f", {shared:,} of them shared" if shared else ""
     count = f"{len(blocks):,} block{'' if len(blocks) == 1 else 's'}"
-    screen.notify(f"Tokens {first:,} to {end - 1:,}, in {count}{also}: marked on the map.", markup=False)
+    screen.notify(
+        f"Tokens {first:,} to {end - 1:,}, in {count}{also}: marked on the map; u there ends it.", markup=False
+    )
 
 
 async def text_of_block(screen: MainScreen, argument: str) -> None:

@@ -44,9 +44,7 @@ class PresetsScreen(ModalScreen[Wish | None]):
             yield Static(Content.assemble(("this chat: ", "$muted"), sanitize(now)), markup=False)
             lines = [Option(self._line(name, settings)) for name, settings in self._presets.items()]
             yield OptionList(*lines, markup=False, compact=True)
-            keys = (
-                "enter takes it for this chat · s saves this chat's settings · d deletes one of yours · esc goes back"
-            )
+            keys = "enter takes it · s saves this chat's settings · d deletes one of yours · esc goes back"
             yield Static(Content.styled(keys, "$muted"), classes="detail", markup=False)
 
     def on_mount(self) -> None:
@@ -67,9 +65,9 @@ class PresetsScreen(ModalScreen[Wish | None]):
             self.dismiss(Wish("delete", self._names[at]))
 
     def _line(self, name: str, settings: ChatSettings) -> Content:
-        mark = "●" if settings == self._now else " "
+        mark = "●" if settings == self._now else "·"
         kind = "built in" if name in PRESETS else "yours"
         told = [settings.summary.removeprefix("system prompt").removeprefix(" · ")]
         told.append(f"“{' '.join(settings.system.split())}”" if settings.system else "")
         what = " · ".join(filter(None, told)) or "the model's own"
-        return Content.assemble(f"{mark} {sanitize(name):<22.40} ", (f"{kind:<9} ", "$muted"), sanitize(what)[:200])
+        return Content.assemble(f"{mark} {sanitize(name):<22.40} ", f"{kind:<9} ", sanitize(what)[:200])

@@ -41,7 +41,7 @@ class ServersScreen(ModalScreen[str | None]):
             hint = "a model's name, its folder or .gguf file; or a daemon's run directory"
             yield Input(placeholder=hint, compact=True)
             yield OptionList(markup=False, compact=True)
-            note = "enter changes to it: chats keep their text, and their blocks are computed again · esc stays"
+            note = "enter changes to it; chats keep their text, their blocks are computed again · esc stays"
             yield Static(Content.styled(note, "$muted"), classes="detail", markup=False)
 
     def on_mount(self) -> None:
@@ -79,8 +79,8 @@ class ServersScreen(ModalScreen[str | None]):
 
     def _line(self, name: str, kind: str) -> Content:
         model = self._status.model if self._status else None
-        mark = "●" if model is not None and kind == "model" and model.name == name else " "
-        return Content.assemble(f"{mark} ", (f"{kind:<8}", "$muted"), sanitize(name)[-100:])
+        mark = "●" if model is not None and kind == "model" and model.name == name else "·"
+        return Content.assemble(f"{mark} ", f"{kind:<8}", sanitize(name)[-100:])
 
 
 def told(status: Status | None, run_dir: Path) -> Content:

@@ -51,6 +51,7 @@ class BlockMap(ScrollView, can_focus=True):
         Binding("s", "next_shared", show=False),
         Binding("f", "largest_hole", show=False),
         Binding("o", "order", show=False),
+        Binding("u", "mark_none", show=False),
         Binding("plus,equals_sign", "zoom(1)", show=False),
         Binding("minus", "zoom(-1)", show=False),
         *(binding for command in COMMANDS if command.place == "map" for binding in command.bindings("screen.")),
@@ -214,7 +215,9 @@ class BlockMap(ScrollView, can_focus=True):
         """What lies over the look of these blocks, which share a cell."""
         if self.selected in blocks:
             return "cursor"
-        return "mark" if self.marked and not self.marked.isdisjoint(blocks) else ""
+        if not self.marked:
+            return ""
+        return "aside" if self.marked.isdisjoint(blocks) else "mark"
 
     def _glyphs(self, block: int) -> list[tuple[str, Style]]:
         cell = self.view.cell(block)
@@ -330,9 +333,12 @@ class BlockMap(ScrollView, can_focus=True):
             self.select(self.arrangement.block(place if place > 0 else self.view.num_blocks))
 
     def mark(self, blocks: Iterable[int]) -> None:
-        """Show these, and no others, as asked for."""
+        """Show these, and the others in the shade; none: all as they are."""
         self.marked = frozenset(blocks)
         self._redraw()
+
+    def action_mark_none(self) -> None:
+        self.mark(())
 
     def set_order(self, order: Order) -> None:
         """Show the blocks in another order; the cursor stays on its block."""

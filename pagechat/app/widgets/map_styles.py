@@ -15,8 +15,8 @@ from pagechat.app.widgets.tab_bar import owner_number
 from pagechat.themes import text_on
 
 FILLS = " ▁▂▃▄▅▆▇█"
-Over = Literal["", "cursor", "mark"]
-"""What lies over a block's own look: the cursor, or the mark of a block that somebody asked for."""
+Over = Literal["", "cursor", "mark", "aside"]
+"""What lies over a block's own look: the cursor; the mark of a block that was asked for; the shade on the others."""
 StyleKey = tuple[str, str, Over]
 
 
@@ -110,13 +110,17 @@ class MapStyles:
                 back = variable("block-shared").blend(owner, 0.5)
         if second == "fill" and name != "filling":
             fore = back  # full: one solid tile in colour, a full glyph without
-        if over:
-            fore, back, bold = ground, variable("accent" if over == "cursor" else "warning"), True
+        if over == "cursor":
+            fore, back, bold = ground, variable("accent"), True
+        elif over == "aside":
+            fore, back, bold = variable("block-free"), ground, False
         reverse = over == "cursor" and self._widget.app.no_color
-        if back.ansi is not None and back.ansi >= 0:
+        if back.ansi is not None and back.ansi >= 0 and over != "aside":
             # Nobody knows which of the terminal's colours can be read on another: its own ground on each can.
             fore, back, reverse = back, ground, True
-        return Style(color=_rich(fore), bgcolor=_rich(back), bold=bold, underline=bool(over), reverse=reverse)
+        return Style(
+            color=_rich(fore), bgcolor=_rich(back), bold=bold, underline=over in ("cursor", "mark"), reverse=reverse
+        )
 
 
 def _rich(color: Color) -> RichColor:
