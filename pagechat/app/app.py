@@ -196,7 +196,8 @@ class PagechatApp(App[None]):
                 self.run_worker(self._remember_model(model.name), group="models")
         elif state.phase in ("failed", "lost"):
             failed, now = servers.back()
-            text = f"{failed.label} cannot be used: {state.reason}\nBack to {now.label}. F10 chooses again."
+            reason = state.reason.removeprefix("ModelError: ")
+            text = f"{failed.label} cannot be used: {reason}\nBack to {now.label}. F10 chooses again."
             self.notify(sanitize(text), title="Not changed", severity="error", timeout=20, markup=False)
             self.main.move_link()
 

@@ -49,20 +49,19 @@ def content(view: PoolView, width: int, height: int) -> Content:
     for shadow in shadows:
         paged = shadow.policy == "paged"
         drawn = blocks(view, mirror, cells) if paged else regions(view, shadow.regions, slots, cells)
-        parts += [head(shadow, slots, max(live, shadow.requests_held)), _rows(drawn, width), Content("")]
-    each = f"one cell is about {max(1, round(slots / cells)):,} slots"
-    parts.append(
-        Content.assemble(
-            ("a", "$background on $block-owner-1"),
-            " a token of a's   ",
-            (RESERVED, "$block-owner-1"),
-            " kept for what a may still say   ",
-            (NEVER, "$error"),
-            " never to be used   ",
-            (FREE, "$block-free"),
-            (f" free   {each}", "$muted"),
-        )
+        told = head(shadow, slots, max(live, shadow.requests_held)).truncate(width, ellipsis=True)
+        parts += [told, _rows(drawn, width), Content("")]
+    legend = Content.assemble(
+        ("a", "$background on $block-owner-1"),
+        " a token of a's   ",
+        (RESERVED, "$block-owner-1"),
+        " kept for what a may still say   ",
+        (NEVER, "$error"),
+        " never to be used   ",
+        (FREE, "$block-free"),
+        (f" free   one cell is about {max(1, round(slots / cells)):,} slots", "$muted"),
     )
+    parts.append(legend.truncate(width, ellipsis=True))
     return Content("\n").join(parts)
 
 

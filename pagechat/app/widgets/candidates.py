@@ -15,7 +15,7 @@ from pagechat.app.choosing import MOST
 from pagechat.app.message import Message
 from pagechat.app.widgets.messages import Answer, Question
 
-NARROWEST = 28
+NARROWEST = 24
 """Cells of a column; with less, the answers stand below each other."""
 
 
@@ -108,7 +108,7 @@ class _Candidate(Vertical):
 
 
 def columns_for(count: int, width: int) -> int:
-    """Columns that `count` answers stand in: as many as are readable, and no lonely one in the last row."""
+    """Columns that `count` answers stand in: as many as can be read, the rows about equally long."""
     most = max(1, min(count, width // NARROWEST))
     return -(-count // -(-count // most))
 

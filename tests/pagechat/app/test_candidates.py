@@ -104,7 +104,7 @@ async def test_what_cannot_be_is_told(open_app: OpenApp) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "width", "columns"), [(2, 80, 2), (3, 80, 2), (3, 90, 3), (4, 90, 2), (4, 120, 4), (3, 30, 1)]
+    ("count", "width", "columns"), [(2, 80, 2), (3, 78, 3), (3, 70, 2), (4, 90, 2), (4, 120, 4), (3, 30, 1)]
 )
 def test_columns_are_as_many_as_can_be_read(count: int, width: int, columns: int) -> None:
     assert columns_for(count, width) == columns
