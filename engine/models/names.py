@@ -27,8 +27,6 @@ from engine.protocol import LoadProgress
 Progress = Callable[[LoadProgress], None]
 
 _WHEEL_MODELS = {"smollm2": SMOLLM2}
-BUILT_IN = tuple(_WHEEL_MODELS)
-"""Names of models that need nothing but a network once."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _PARTIAL, _LOCK = ".partial-", ".lock-"
 _CONVERSION_VERSION = 1

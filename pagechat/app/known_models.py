@@ -6,16 +6,15 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from engine.config import EngineConfig
 from pagechat import rundir
 
 MOST_REMEMBERED = 10
 
 
 def models(remembered: Iterable[str], folder: Path, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Built-in ones, those used before, those in `folder`, those that the Hugging Face hub's cache has. Each once."""
-    from engine.models.names import BUILT_IN  # it brings numpy, which the app else starts without
-
-    found = [*BUILT_IN, *remembered, *_in_folder(folder), *_in_hub_cache(environment)]
+    """The default one, those used before, those in `folder`, those that the Hugging Face hub's cache has. Each once."""
+    found = [EngineConfig().model, *remembered, *_in_folder(folder), *_in_hub_cache(environment)]
     return list(dict.fromkeys(found))
 
 
