@@ -110,7 +110,7 @@ def test_a_large_pool_is_arranged_in_a_moment() -> None:
         arrangement.choose("owner")
         arrangement.choose("age")
         best = min(best, time.perf_counter() - began)
-    assert best < 0.5  # two arrangements; 0.08 s on the machine this was written on
+    assert best < 0.5  # both; 0.045 s for 65,536 blocks in use, on two busy cores
 
 
 async def test_the_order_is_chosen_by_key_and_told_by_the_legend(open_app: OpenApp) -> None:
