@@ -10,11 +10,10 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from engine.blocks.mirror import PoolMirror
 from engine.protocol import PoolStatus, ShadowStatus, Snapshot, StepReport
+from pagechat.app.cells import Cell, Flash, Group
 from pagechat.app.letters import Letters
 from pagechat.app.timelines import Timelines
 
@@ -24,38 +23,6 @@ LOOKED_AT = 4
 """Blocks of a group whose owners stand for all of them."""
 MOST_HELD = 20_000
 """Reports kept while the view is frozen; with more, it starts again from a snapshot."""
-
-CellKind = Literal["free", "cached", "active", "shared", "filling"]
-Flash = Literal["allocate", "hit", "share", "copy", "evict", "preempt"]
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """How one block looks."""
-
-    kind: CellKind
-    letter: str = ""
-    """Upper-case letter of the owner; of the last owner, for a cached block."""
-    fill: int = 0
-    """Eighths of the block that hold tokens, 0..8."""
-    flash: Flash | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """How blocks look that share one cell."""
-
-    blocks: int
-    used: int
-    """Those with an owner."""
-    cached: bool
-    """Nobody owns any, and some have content."""
-    letter: str
-    """Of who owns most of them, as far as a few of them tell."""
-    shared: bool
-    """Most of these few have several owners."""
-    copied: bool
-    """One was just copied."""
 
 
 class PoolView:

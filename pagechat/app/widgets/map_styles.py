@@ -10,7 +10,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.widget import Widget
 
-from pagechat.app.pool_view import Cell, Group
+from pagechat.app.cells import Cell, Group
 from pagechat.app.widgets.tab_bar import owner_number
 from pagechat.themes import text_on
 
