@@ -64,6 +64,9 @@ def _ask(screen: MainScreen, servers: Servers, wanted: str) -> None:
 
 
 async def _change(screen: MainScreen, servers: Servers, wanted: str) -> None:
+    if screen.client is not None and screen.model is not None and screen.model.name == wanted:
+        screen.notify(f"{wanted} is what answers already.", markup=False)
+        return
     await asyncio.gather(*(chat.stop(screen.client) for chat in screen.tabs.streaming))
     try:
         if known_models.is_run_dir(wanted):
@@ -74,7 +77,7 @@ async def _change(screen: MainScreen, servers: Servers, wanted: str) -> None:
         screen.notify(str(error), severity="error", markup=False)
         return
     if not servers.changing:
-        screen.notify(f"{wanted} is what answers already.", markup=False)
+        screen.notify(f"{wanted} is on its way already.", markup=False)
         return
     for chat in screen.tabs.conversations:  # another engine knows nothing of pins, and reads texts otherwise
         chat.pinned = False

@@ -99,6 +99,7 @@ class FakeDaemon:
         """Sessions keep their blocks between turns, as those of the real app do."""
         self.num_blocks, self.block_size, self.step_s, self.script = num_blocks, block_size, step_s, script
         self.state = "ready"
+        self.model = MODEL
         self.load: LoadProgress | None = None
         self.error: str | None = None
         self.dead: str | None = None
@@ -297,7 +298,7 @@ class FakeClient:
             pid=1,
             daemon_version="0",
             uptime_s=1.0,
-            model=MODEL if daemon.state == "ready" else None,
+            model=daemon.model if daemon.state == "ready" else None,
             device="cpu",
             load=daemon.load,
             error=daemon.error,

@@ -7,6 +7,7 @@ import fcntl
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pagechat.app import known_models, link, pace
@@ -17,7 +18,7 @@ from pagechat.app.servers import ServerError, Servers
 from pagechat.client import NoDaemon
 from pagechat.daemon.launch import LaunchError
 from pagechat.store import Store
-from tests.pagechat.app.fake import FakeClient, FakeDaemon
+from tests.pagechat.app.fake import MODEL, FakeClient, FakeDaemon
 from tests.pagechat.app.test_messages import answered, command
 from tests.pagechat.app.waiting import screen_text, wait_until
 
@@ -37,6 +38,7 @@ class Machine:
         if model == "no-start":
             raise LaunchError("the daemon did not start: no room")
         daemon = self.running[run_dir] = FakeDaemon(script=lambda _: [f"{model} says"])
+        daemon.model = msgspec.structs.replace(MODEL, name=model)
         if model == "no-model":
             daemon.state, daemon.error = "failed", "There is no model 'no-model'."
         return Started(self, run_dir)
@@ -77,7 +79,7 @@ async def test_another_model_answers_the_same_chats_and_a_wrong_one_is_taken_bac
         await wait_until(pilot, lambda: app.screen is app.main and app.view.mirror is not None)
         await answered(app, pilot, "who?")
         await command(app, pilot, "/model big.gguf")
-        await wait_until(pilot, lambda: "Now smollm2 answers" in screen_text(app))  # as the fake names every model
+        await wait_until(pilot, lambda: "Now big.gguf answers" in screen_text(app))
         assert (await answered(app, pilot, "and now?")).content == "big.gguf says"
         assert [message.content for message in machine.running[None].asked[-1]][:2] == ["who?", "smollm2 says"]
         # ours ended before the next one began: two models need twice the memory
@@ -89,6 +91,8 @@ async def test_another_model_answers_the_same_chats_and_a_wrong_one_is_taken_bac
             assert "Back to the model big.gguf" in screen_text(app)
             await wait_until(pilot, lambda: app.main.client is not None)
             assert (await answered(app, pilot, "still?")).content == "big.gguf says"
+        await command(app, pilot, "/model big.gguf")
+        await wait_until(pilot, lambda: "big.gguf is what answers already" in screen_text(app))
         await pilot.press("f10")
         await wait_until(pilot, lambda: isinstance(app.screen, ServersScreen))
         await wait_until(pilot, lambda: "135 M" in screen_text(app) and "float32 on cpu" in screen_text(app))
