@@ -13,10 +13,13 @@ from textual.widgets import Static
 
 from pagechat.app.choosing import MOST
 from pagechat.app.message import Message
+from pagechat.app.widgets.composer import Composer
 from pagechat.app.widgets.messages import Answer, Question
 
 NARROWEST = 24
 """Cells of a column; with less, the answers stand below each other."""
+
+_NUMBERS = tuple(str(number) for number in range(1, MOST + 1))
 
 
 class Candidates(Answer, can_focus=True):
@@ -26,7 +29,7 @@ class Candidates(Answer, can_focus=True):
         Binding("left,up", "mark(-1)", show=False),
         Binding("right,down,tab", "mark(1)", show=False),
         Binding("enter", "pick", "Pick", show=True),
-        *(Binding(f"{n}", f"screen.command('answer.pick', '{n}')", show=False) for n in range(1, MOST + 1)),
+        *(Binding(n, f"screen.command('answer.pick', '{n}')", show=False) for n in _NUMBERS),
     ]
 
     def __init__(self, message: Message) -> None:
@@ -65,6 +68,15 @@ class Candidates(Answer, can_focus=True):
     def on_resize(self, event: events.Resize) -> None:
         columns = self.query_one(".columns")
         columns.styles.grid_size_columns = columns_for(len(self._cells), event.size.width)
+
+    async def _on_key(self, event: events.Key) -> None:
+        # Whoever goes on writing writes into the input, and does not press the keys of messages.
+        if event.character is not None and event.is_printable and event.key not in _NUMBERS:
+            event.stop()
+            event.prevent_default()
+            composer = self.screen.query_one(Composer)
+            composer.focus()
+            composer.insert(event.character)
 
     def action_mark(self, by: int) -> None:
         self._mark((self.marked + by) % len(self._cells))
