@@ -44,7 +44,7 @@ class PresetsScreen(ModalScreen[Wish | None]):
             yield Static(Content.assemble(("this chat: ", "$muted"), sanitize(now)), markup=False)
             lines = [Option(self._line(name, settings)) for name, settings in self._presets.items()]
             yield OptionList(*lines, markup=False, compact=True)
-            keys = "enter takes it · s saves this chat's settings · d deletes one of yours · esc goes back"
+            keys = "enter takes it · s saves this chat's settings · d deletes one of yours · esc closes"
             yield Static(Content.styled(keys, "$muted"), classes="detail", markup=False)
 
     def on_mount(self) -> None:
