@@ -31,7 +31,8 @@ class Accounting:
         """A request was accepted."""
         self.meter.begin(message.session, message.tenant)
         answers = message.beam.width if message.beam else message.n
-        self.shadows.arrive(message.request_id, len(message.prompt), message.sampling.max_tokens, answers)
+        prompt, longest = len(message.prompt), message.sampling.max_tokens
+        self.shadows.arrive(message.request_id, prompt, longest, answers, message.session)
 
     def end(self, message: AddRequest) -> None:
         """A request that began has ended, however it did."""

@@ -21,8 +21,10 @@ from engine.limits import Limits
 from engine.preemption import PreemptionCosts
 from engine.protocol import (
     AddRequest,
+    BlockContent,
     ErrorCode,
     FinishReason,
+    GetBlock,
     SamplingParams,
     SessionInfo,
     Snapshot,
@@ -211,10 +213,17 @@ class EngineCore:
             preemptions=self.scheduler.preemptions,
         )
 
+    def block_content(self, question: GetBlock) -> BlockContent:
+        name = self.blocks.pool.name_of(question.block)
+        return BlockContent(ticket=question.ticket, block=question.block, name=name.hex() if name else None)
+
     # -- sessions ------------------------------------------------------------------------------
 
-    def fork_session(self, source: str, target: str) -> int:
-        """Give `target` every block that `source` has, running or resident. Returns the tokens shared; 0 when none."""
+    def fork_session(self, source: str, target: str, tokens: int | None = None) -> int:
+        """Give `target` the blocks of the first `tokens` tokens that `source` has, running or resident; None: of all.
+
+        Returns the tokens shared; 0 when there are none.
+        """
         session = self.sessions.get(source)
         parent = session.resident if session else None
         for sequence in self.scheduler.running:
@@ -222,7 +231,7 @@ class EngineCore:
                 parent = sequence
         if parent is None or not parent.table or not self.blocks.shares:
             return 0
-        shared = min(parent.computed, parent.known)
+        shared = min(parent.computed, parent.known, parent.computed if tokens is None else tokens)
         child = Sequence(
             id=self._take_sequence_id(),
             request_id="",

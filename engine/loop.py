@@ -25,6 +25,7 @@ from engine.protocol import (
     Command,
     EngineFailed,
     EngineReady,
+    GetBlock,
     GetUsage,
     ListSessions,
     LoadProgress,
@@ -126,6 +127,8 @@ def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -
     elif isinstance(command, GetUsage):
         _publish_changes(core, io)
         io.reply(core.accounting.usage(command.ticket))
+    elif isinstance(command, GetBlock):
+        io.reply(core.block_content(command))
     elif isinstance(command, SessionCommand):
         io.reply(desk.answer(command))
     elif isinstance(command, ListSessions):

@@ -181,6 +181,8 @@ class SessionCommand(Message, frozen=True):
     session: str
     target: str = ""
     """fork: the new session. save, restore: the file."""
+    tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """fork: share only the blocks of so many first tokens; None: of all there are."""
     salt: bytes = b""
     """save, restore: the salt its requests carry."""
 
@@ -195,6 +197,13 @@ class GetUsage(Message, frozen=True):
     """Who has used what; clients ask the front the same."""
 
     ticket: int
+
+
+class GetBlock(Message, frozen=True):
+    """What is in a block; clients ask the front the same."""
+
+    ticket: int
+    block: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class Ping(Message, frozen=True):
@@ -357,6 +366,14 @@ class UsageReport(Message, frozen=True):
     """Of free and cached blocks."""
 
 
+class BlockContent(Message, frozen=True):
+    ticket: int
+    block: int
+    name: str | None
+    """SHA-256, in hexadecimal, over all tokens up to the block's end, by which the prefix cache finds it; None for a
+    block that cannot be found: one that is not full, or whose content is in another block already."""
+
+
 class Pong(Message, frozen=True):
     ticket: int
 
@@ -415,6 +432,18 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True):
     forked yet, are always recomputed."""
 
 
+class ShadowRegion(msgspec.Struct, frozen=True, array_like=True):
+    """The slots that a policy would keep for one answer: `first .. first + length - 1`."""
+
+    first: int
+    length: int
+    tokens: int
+    """Slots at its beginning that hold a token."""
+    longest: int
+    """Slots at its beginning that the answer may fill; it never fills those behind."""
+    session: str
+
+
 class ShadowStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a policy would hold of the live requests on as many slots; see engine/blocks/shadow.py."""
 
@@ -428,6 +457,8 @@ class ShadowStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Slots that their request can never fill."""
     external_waste: int
     """Free slots, while the next request fits in no hole."""
+    regions: list[ShadowRegion] = []
+    """In the reports, of a contiguous policy: what it keeps for whom, of the oldest 512 answers it holds."""
 
 
 class StepReport(Message, frozen=True):
@@ -552,6 +583,8 @@ class ManageSession(Message, frozen=True):
     session: str
     target: str = ""
     """fork: the new session."""
+    tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """fork: share only the blocks of so many first tokens; None: of all there are."""
 
 
 class GetPieces(Message, frozen=True):
@@ -718,10 +751,28 @@ class Rejected(Message, frozen=True):
 
 
 Command = (
-    AddRequest | SetPriority | AbortRequest | TakeSnapshot | SessionCommand | ListSessions | GetUsage | Ping | Shutdown
+    AddRequest
+    | SetPriority
+    | AbortRequest
+    | TakeSnapshot
+    | SessionCommand
+    | ListSessions
+    | GetUsage
+    | GetBlock
+    | Ping
+    | Shutdown
 )
 Reply = (
-    LoadProgress | EngineReady | StepOutputs | Snapshot | SessionReply | SessionList | UsageReport | Pong | EngineFailed
+    LoadProgress
+    | EngineReady
+    | StepOutputs
+    | Snapshot
+    | SessionReply
+    | SessionList
+    | UsageReport
+    | BlockContent
+    | Pong
+    | EngineFailed
 )
 ClientMessage = (
     Hello
@@ -733,6 +784,7 @@ ClientMessage = (
     | ManageSession
     | ListSessions
     | GetUsage
+    | GetBlock
     | GetPieces
     | StopDaemon
 )
@@ -747,6 +799,7 @@ FrontMessage = (
     | SessionReply
     | SessionList
     | UsageReport
+    | BlockContent
     | Pieces
     | Stopping
     | Rejected

@@ -39,7 +39,7 @@ class SessionDesk:
         return SessionReply(ticket=command.ticket, ok=True, message=message, tokens=tokens)
 
     def _fork(self, command: SessionCommand) -> tuple[int, str]:
-        tokens = self._core.fork_session(command.session, command.target)
+        tokens = self._core.fork_session(command.session, command.target, command.tokens)
         if not tokens:
             raise UnknownSession(command.session)
         return tokens, f"{command.target!r} shares {tokens} tokens of {command.session!r}"

@@ -31,6 +31,7 @@ from engine import protocol
 from engine.protocol import (
     Accepted,
     BeamParams,
+    BlockContent,
     Cancel,
     Chat,
     ChatMessage,
@@ -39,6 +40,7 @@ from engine.protocol import (
     ErrorCode,
     Failed,
     Finished,
+    GetBlock,
     GetPieces,
     GetSnapshot,
     GetStatus,
@@ -239,13 +241,16 @@ class AsyncEngineClient:
         found: SessionList = await self._ask(ticket, ListSessions(ticket=ticket))
         return found.sessions
 
-    async def manage_session(self, action: SessionAction, session: str, target: str = "") -> SessionReply:
+    async def manage_session(
+        self, action: SessionAction, session: str, target: str = "", tokens: int | None = None
+    ) -> SessionReply:
         """Fork a session (to `target`), pin, unpin or close it, save it to disk or restore it from there.
 
-        What the engine cannot do is said in the reply (`ok`). Waits and raises as `snapshot`.
+        A fork shares the blocks of the first `tokens` tokens, None: all of them. What the engine cannot do is said in
+        the reply (`ok`). Waits and raises as `snapshot`.
         """
         ticket = next(self._tickets)
-        question = ManageSession(ticket=ticket, action=action, session=session, target=target)
+        question = ManageSession(ticket=ticket, action=action, session=session, target=target, tokens=tokens)
         reply: SessionReply = await self._ask(ticket, question)
         return reply
 
@@ -255,6 +260,12 @@ class AsyncEngineClient:
         question = GetPieces(ticket=ticket, messages=list(messages), continue_final=continue_final)
         found: Pieces = await self._ask(ticket, question)
         return found.pieces
+
+    async def block(self, block: int) -> BlockContent:
+        """By what name the prefix cache finds a block. Waits and raises as `snapshot`."""
+        ticket = next(self._tickets)
+        found: BlockContent = await self._ask(ticket, GetBlock(ticket=ticket, block=block))
+        return found
 
     async def usage(self) -> UsageReport:
         """Who has used what since the engine started. Waits and raises as `snapshot`."""
@@ -323,7 +334,7 @@ class AsyncEngineClient:
             case Accepted() | Delta() | Finished() | Failed():
                 if stream := self._streams.get(message.request_id):
                     stream.put_nowait(message)
-            case Status() | Snapshot() | SessionReply() | SessionList() | UsageReport() | Pieces():
+            case Status() | Snapshot() | SessionReply() | SessionList() | UsageReport() | BlockContent() | Pieces():
                 self._settle(message.ticket, message)
             case Welcome():
                 if not self._greeting.done():
@@ -494,11 +505,16 @@ class EngineClient:
     def sessions(self) -> list[SessionInfo]:
         return self._call(self._client.sessions())
 
-    def manage_session(self, action: SessionAction, session: str, target: str = "") -> SessionReply:
-        return self._call(self._client.manage_session(action, session, target))
+    def manage_session(
+        self, action: SessionAction, session: str, target: str = "", tokens: int | None = None
+    ) -> SessionReply:
+        return self._call(self._client.manage_session(action, session, target, tokens))
 
     def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]:
         return self._call(self._client.pieces(messages, continue_final))
+
+    def block(self, block: int) -> BlockContent:
+        return self._call(self._client.block(block))
 
     def usage(self) -> UsageReport:
         return self._call(self._client.usage())

@@ -31,6 +31,8 @@ Role = Literal["system", "user", "assistant"]
 BUSY_TIMEOUT_S = 3.0
 """How long a write waits for another process's write before it is a `StoreError`."""
 
+_QUEUE = "queue:"
+"""Before the id of a chat: the key of its waiting prompts in `state`."""
 _CHAT = "chats.id, title, chats.created, updated, settings, parent, forked_at"
 
 
@@ -147,6 +149,7 @@ class Store:
         """The chat and all its messages, for good."""
         with self._transaction() as db:
             db.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
+            db.execute("DELETE FROM state WHERE key = ?", (_QUEUE + chat_id,))
 
     def hide_chat(self, chat_id: str, hidden: bool = True) -> None:
         """Delete a chat such that it can come back (`hidden` False), until the next `purge`."""
@@ -156,6 +159,9 @@ class Store:
     def purge(self) -> None:
         """Delete for good what was hidden: chats and messages."""
         with self._transaction() as db:
+            db.execute(
+                "DELETE FROM state WHERE key IN (SELECT ? || id FROM chats WHERE deleted IS NOT NULL)", (_QUEUE,)
+            )
             db.execute("DELETE FROM chats WHERE deleted IS NOT NULL")
             db.execute("DELETE FROM messages WHERE deleted IS NOT NULL")
 
@@ -225,6 +231,23 @@ class Store:
     def remember(self, key: str, value: str) -> None:
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, value))
+
+    def queue(self, chat_id: str) -> list[str]:
+        """Prompts that waited to be sent in that chat, the next one first."""
+        try:
+            return msgspec.json.decode(self.recall(_QUEUE + chat_id) or "[]", type=list[str])
+        except msgspec.DecodeError:
+            return []
+
+    def set_queue(self, chat_id: str, prompts: list[str]) -> None:
+        if prompts:
+            self.remember(_QUEUE + chat_id, msgspec.json.encode([_storable(prompt) for prompt in prompts]).decode())
+        else:
+            self.forget(_QUEUE + chat_id)
+
+    def forget(self, key: str) -> None:
+        with self._transaction() as db:
+            db.execute("DELETE FROM state WHERE key = ?", (key,))
 
     def open_tabs(self) -> tuple[list[str], str | None]:
         """(chat ids of the tabs, left to right; the active one), as last set. Deleted chats are left out."""

@@ -42,6 +42,7 @@ from engine.protocol import (
     Command,
     EngineFailed,
     EngineReady,
+    GetBlock,
     GetUsage,
     ListSessions,
     LoadProgress,
@@ -212,6 +213,8 @@ def serve(core: EngineCore, io: EngineIO) -> None:
                     if report := core.flush():
                         io.publish(report)
                     io.reply(core.accounting.usage(command.ticket))
+                case GetBlock():
+                    io.reply(core.block_content(command))
                 case SessionCommand():
                     io.reply(desk.answer(command))
                 case ListSessions():

@@ -110,6 +110,10 @@ class BlockPool:
         """True when the block's content can be found by hash; such a block is full and must not be written."""
         return self._hash[block] is not None
 
+    def name_of(self, block: int) -> bytes | None:
+        """The hash by which the block's content is found; None when it cannot be, or there is no such block."""
+        return self._hash[block] if 0 < block <= self.num_blocks else None
+
     def cached_blocks(self) -> list[int]:
         """Blocks with content and no owner, next victim first. O(list): for snapshots."""
         return [block for block in self._listed() if self._hash[block] is not None]

@@ -30,9 +30,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.blocks.contiguous import RESERVATIONS, Reservation, reserved_tokens
-from engine.protocol import ShadowStatus
+from engine.protocol import ShadowRegion, ShadowStatus
 from engine.sequence import Sequence
 
+MOST_REGIONS = 512
 Name = tuple[str, int]
 """Request id, and which of its answers."""
 
@@ -45,6 +46,7 @@ class _Live:
     longest: int
     """Tokens it may hold at most, prompt included."""
     max_tokens: int
+    session: str
 
 
 class ContiguousShadow:
@@ -82,11 +84,14 @@ class ContiguousShadow:
     def status(self, tokens: Mapping[Name, int]) -> ShadowStatus:
         """`tokens` that each live answer holds; none for those not named."""
         used = reserved = internal = 0
-        for name, (live, _, length) in self._held.items():
+        regions: list[ShadowRegion] = []
+        for name, (live, first, length) in self._held.items():
             held = min(tokens.get(name, 0), length)
             used += held
             reserved += max(0, live.longest - held)
             internal += length - max(live.longest, held)
+            if len(regions) < MOST_REGIONS:
+                regions.append(ShadowRegion(first, length, held, min(length, max(live.longest, held)), live.session))
         return ShadowStatus(
             policy=self.policy,
             requests_held=len(self._held),
@@ -94,6 +99,7 @@ class ContiguousShadow:
             reserved_waste=reserved,
             internal_waste=internal,
             external_waste=self._free if self._waiting else 0,
+            regions=regions,
         )
 
     def check(self) -> None:
@@ -149,9 +155,9 @@ class Shadows:
         """In order of arrival."""
         self._answers: dict[str, int] = {}
 
-    def arrive(self, request_id: str, prompt: int, max_tokens: int, answers: int = 1) -> None:
+    def arrive(self, request_id: str, prompt: int, max_tokens: int, answers: int = 1, session: str = "") -> None:
         """A request was accepted."""
-        live = _Live(prompt, min(prompt + max_tokens, self._max_context), max_tokens)
+        live = _Live(prompt, min(prompt + max_tokens, self._max_context), max_tokens, session)
         self._answers[request_id] = answers
         for index in range(answers):
             self._live[request_id, index] = live

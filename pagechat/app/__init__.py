@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import tempfile
 from pathlib import Path
@@ -75,28 +74,12 @@ def _run_connected(
     store: Store, run_dir: Path | None, daemon_args: list[str], theme: str | None, tour: bool = False
 ) -> int:
     from pagechat.app.app import PagechatApp
-    from pagechat.client import AsyncEngineClient, NoDaemon
-    from pagechat.daemon.launch import Launched, LaunchError, ensure_daemon
-    from pagechat.rundir import RunDirError
+    from pagechat.app.servers import Servers
 
-    launched: list[Launched] = []
-
-    def find_or_start() -> None:
-        started = ensure_daemon(run_dir, daemon_args)
-        if started is not None:
-            launched.append(started)
-
-    async def open_client() -> AsyncEngineClient:
-        try:
-            await asyncio.to_thread(find_or_start)
-        except (LaunchError, RunDirError) as error:
-            raise NoDaemon(str(error)) from error
-        return await AsyncEngineClient.connect(run_dir, name="pagechat")
-
-    app: PagechatApp = PagechatApp(open_client, store, theme=theme, tour=tour)
+    servers = Servers(run_dir, daemon_args)
+    app: PagechatApp = PagechatApp(servers.open, store, theme=theme, tour=tour, servers=servers)
     try:
         app.run()
     finally:
-        for daemon in launched:
-            daemon.stop()
+        servers.stop()
     return app.return_code or 0

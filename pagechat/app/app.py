@@ -21,9 +21,10 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from engine.protocol import Snapshot
-from pagechat.app import keymap, plain
+from pagechat.app import clipboard, keymap, plain
 from pagechat.app.client_api import Client
 from pagechat.app.commands.all import BY_ID, COMMANDS
+from pagechat.app.commands.servers import remember as remember_model
 from pagechat.app.keeper import Keeper
 from pagechat.app.keys import read_alt_digits
 from pagechat.app.letters import Letters
@@ -33,11 +34,13 @@ from pagechat.app.pool_view import PoolView
 from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.screens.help import HelpScreen
 from pagechat.app.screens.main import MainScreen
+from pagechat.app.servers import Servers
 from pagechat.app.tabs import Tabs
 from pagechat.app.terminal import lasting
 from pagechat.app.tour import Tour
 from pagechat.app.widgets.tour_card import TourCard
 from pagechat.store import Store, StoreError
+from pagechat.text_safety import sanitize
 from pagechat.themes import DEFAULT_THEME, ThemeProblem, load_themes, our_variables, user_theme_stamp
 
 GC_THRESHOLDS = (20_000, 20, 50)
@@ -64,12 +67,15 @@ class PagechatApp(App[None]):
         theme: str | None = None,
         themes: tuple[list[Theme], list[ThemeProblem]] | None = None,
         tour: bool = False,
+        servers: Servers | None = None,
     ) -> None:
-        """`tour`: the guided tour runs as soon as the engine is ready."""
+        """`servers`: where what `open_client` opens can be changed; None: it cannot. `tour`: the guided tour runs as
+        soon as the engine is ready."""
         self._themes, self._theme_problems = themes or load_themes()
         super().__init__()
         read_alt_digits()
         self._open_client = open_client
+        self.servers = servers
         self._wanted_theme = theme
         self._letters = Letters()
         self.view = PoolView(self._letters)
@@ -170,12 +176,36 @@ class PagechatApp(App[None]):
 
     def _link_changed(self, state: LinkState) -> None:
         self.main.show_link(state)
+        if self.servers is not None and self.servers.changing:
+            self._follow_change(self.servers, state)
         if state.phase == "ready" and self.tour is not None and not self._was_ready:
             self._start(self.tour.run())
         if state.phase == "ready" and self._interrupted:
             self.notify("The engine is ready again.", markup=False)
         self._interrupted = state.phase != "ready" and (self._interrupted or self._was_ready)
         self._was_ready = state.phase == "ready"
+
+    def _follow_change(self, servers: Servers, state: LinkState) -> None:
+        """To another server: it answers, or it does not and the one before comes back."""
+        if state.phase == "ready":
+            servers.settle()
+            self._was_ready = self._interrupted = False  # what is told here says it all
+            model = state.status.model if state.status else None
+            if model is not None:
+                self.notify(f"Now {model.name} answers.", markup=False)
+                self.run_worker(self._remember_model(model.name), group="models")
+        elif state.phase in ("failed", "lost"):
+            failed, now = servers.back()
+            reason = state.reason.removeprefix("ModelError: ")
+            text = f"{failed.label} cannot be used: {reason}\nBack to {now.label}. F10 chooses again."
+            self.notify(sanitize(text), title="Not changed", severity="error", timeout=20, markup=False)
+            self.main.move_link()
+
+    async def _remember_model(self, name: str) -> None:
+        try:
+            await remember_model(self.keeper, name)
+        except StoreError as error:
+            self._trouble(f"Not saved: {error}")
 
     _was_ready = _interrupted = False
 
@@ -188,6 +218,19 @@ class PagechatApp(App[None]):
         task = asyncio.create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self._task_ended)
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """By the program that this machine has for it, else through the terminal (OSC 52)."""
+        tool = clipboard.find()
+        if tool is None:
+            super().copy_to_clipboard(text)
+        else:
+            self._clipboard = text
+            self.run_worker(self._copy_by(tool, text), group="clipboard")
+
+    async def _copy_by(self, tool: clipboard.Tool, text: str) -> None:
+        if not await clipboard.put(tool, text):
+            super().copy_to_clipboard(text)
 
     def on_tour_card_next(self) -> None:
         if self.tour is not None:

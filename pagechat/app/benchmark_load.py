@@ -11,6 +11,7 @@ from engine.core import EngineCore
 from engine.protocol import (
     Accepted,
     AddRequest,
+    BlockContent,
     ChatMessage,
     ChatOptions,
     Delta,
@@ -97,7 +98,9 @@ class LoadedClient:
         options: ChatOptions | None = None,
         request_id: str | None = None,
         keep: bool = False,
+        n: int = 1,
         continue_final: bool = False,
+        priority: int = 0,
     ) -> AsyncIterator[Accepted | Delta | Finished]:
         name = request_id or ""
         yield Accepted(request_id=name, prompt_tokens=10)
@@ -107,6 +110,9 @@ class LoadedClient:
             yield Delta(request_id=name, text=f"{word} ", tokens=number)
 
     async def cancel(self, request_id: str) -> None:
+        pass
+
+    async def set_priority(self, request_id: str, priority: int) -> None:
         pass
 
     async def status(self) -> Status:
@@ -142,8 +148,13 @@ class LoadedClient:
     async def sessions(self) -> list[SessionInfo]:
         return []
 
-    async def manage_session(self, action: SessionAction, session: str, target: str = "") -> SessionReply:
+    async def manage_session(
+        self, action: SessionAction, session: str, target: str = "", tokens: int | None = None
+    ) -> SessionReply:
         return SessionReply(ticket=1, ok=True, message="")
+
+    async def block(self, block: int) -> BlockContent:
+        return BlockContent(ticket=1, block=block, name=None)
 
     async def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]:
         return []

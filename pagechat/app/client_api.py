@@ -7,6 +7,7 @@ from typing import Protocol
 
 from engine.protocol import (
     Accepted,
+    BlockContent,
     ChatMessage,
     ChatOptions,
     Delta,
@@ -37,10 +38,14 @@ class Client(Protocol):
         options: ChatOptions | None = None,
         request_id: str | None = None,
         keep: bool = False,
+        n: int = 1,
         continue_final: bool = False,
+        priority: int = 0,
     ) -> AsyncIterator[Accepted | Delta | Finished]: ...
 
     async def cancel(self, request_id: str) -> None: ...
+
+    async def set_priority(self, request_id: str, priority: int) -> None: ...
 
     async def status(self) -> Status: ...
 
@@ -48,9 +53,13 @@ class Client(Protocol):
 
     async def sessions(self) -> list[SessionInfo]: ...
 
-    async def manage_session(self, action: SessionAction, session: str, target: str = "") -> SessionReply: ...
+    async def manage_session(
+        self, action: SessionAction, session: str, target: str = "", tokens: int | None = None
+    ) -> SessionReply: ...
 
     async def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]: ...
+
+    async def block(self, block: int) -> BlockContent: ...
 
     def telemetry(self) -> Reports: ...
 

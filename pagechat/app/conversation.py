@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.protocol import ChatMessage
+from pagechat.app import choosing
 from pagechat.app.chat_settings import ChatSettings, settings_from
 from pagechat.app.client_api import Client
 from pagechat.app.fetching import Asking, fetch
@@ -47,9 +48,11 @@ class Conversation:
     queue: list[str] = field(default_factory=list)
     """Prompts that wait for their turn, the next one first."""
     held: bool = False
-    """The queue waits for a person: the last answer failed."""
+    """The queue waits for a person: the last answer failed, or pagechat was left while it waited."""
     pinned: bool = False
     """The engine never takes its blocks for others."""
+    priority: int = 0
+    """Of its requests: the lower is served first."""
     draft: str = ""
     """What was being written here when another tab was chosen."""
     unread: bool = False
@@ -65,9 +68,12 @@ class Conversation:
     saved_title: str | None = None
     """Title in the store; None: the chat is not there yet."""
     saved_settings: ChatSettings = field(default_factory=ChatSettings)
+    saved_queue: tuple[str, ...] = ()
 
     @classmethod
-    def restored(cls, chat: Chat, messages: Iterable[StoredMessage]) -> Conversation:
+    def restored(cls, chat: Chat, messages: Iterable[StoredMessage], queue: Iterable[str] = ()) -> Conversation:
+        """As the store has it. Prompts that waited then wait for a person: nothing is sent unseen."""
+        queue = list(queue)
         held = [Message(m.role, m.content, m.status, m.facts, m.id) for m in messages]
         settings = settings_from(chat.settings)
         return cls(
@@ -79,13 +85,21 @@ class Conversation:
             forked_at=chat.forked_at,
             saved_title=chat.title,
             saved_settings=settings,
+            queue=queue,
+            held=bool(queue),
+            saved_queue=tuple(queue),
         )
 
     @property
     def answer(self) -> Message | None:
         """The answer being written, if one is."""
         last = self.messages[-1] if self.messages else None
-        return last if last is not None and self.task is not None and last.status == "streaming" else None
+        return last if last is not None and self.task is not None and last.growing else None
+
+    @property
+    def choosing(self) -> Message | None:
+        """The answer that stands for several, of which a person is to pick one."""
+        return self.messages[-1] if self.messages and self.messages[-1].choices else None
 
     @property
     def streaming(self) -> bool:
@@ -97,9 +111,14 @@ class Conversation:
         return not self.messages and not self.queue
 
     @property
+    def kept(self) -> bool:
+        """It is in the store."""
+        return self.saved_title is not None
+
+    @property
     def state(self) -> TabState:
         if (answer := self.answer) is not None:
-            return "streaming" if answer.content else "thinking"
+            return "streaming" if any(one.content for one in answer.candidates) else "thinking"
         if self.messages and self.messages[-1].status == "error":
             return "error"
         return "unread" if self.unread else "idle"
@@ -143,11 +162,15 @@ class Conversation:
 
     def ask(self, text: str, client: Client | None, save: Save) -> None:
         """Add the user's message and start fetching the answer. Only when none is being written."""
+        self.say(text)
+        self._fetch_new(client, save)
+
+    def say(self, text: str) -> None:
+        """Add the user's message. Only when no answer is being written."""
         self._check_idle()
         if not self.title:
             self.title = title_of(text)
         self.messages.append(Message("user", text))
-        self._fetch_new(client, save)
 
     def edit(self, index: int, text: str, client: Client | None, save: Save) -> None:
         """Ask `text` instead of the user's message at `index`; what followed it goes."""
@@ -160,6 +183,12 @@ class Conversation:
         self._check_idle()
         self.set_messages(self.messages[:index])
         self._fetch_new(client, save)
+
+    def ask_several(self, index: int, count: int, client: Client | None, save: Save) -> None:
+        """`count` answers, to pick from, instead of what stands at `index` and behind it."""
+        self._check_idle()
+        self.set_messages(self.messages[:index])
+        self._fetch_new(client, save, [Message("assistant", "", "streaming") for _ in range(count - 1)])
 
     def go_on(self, client: Client | None, save: Save) -> None:
         """Continue the last answer where it stopped."""
@@ -222,9 +251,9 @@ class Conversation:
         message.deleted = deleted
         message.version += 1
 
-    def _fetch_new(self, client: Client | None, save: Save) -> None:
+    def _fetch_new(self, client: Client | None, save: Save, others: Iterable[Message] = ()) -> None:
         context = self.context()
-        answer = Message("assistant", "", "streaming")
+        answer = Message("assistant", "", "streaming", choices=list(others))
         self.messages.append(answer)
         self._fetch(answer, context, client, save)
 
@@ -235,7 +264,7 @@ class Conversation:
         answer.version += 1
         self.request_id, self.stopping, self.held = uuid.uuid4().hex, False, False
         self.rate, self.asked_at = Rate(), time.time()
-        asking = Asking(client, self.id, self.request_id, context, self.settings.options, continues)
+        asking = Asking(client, self.id, self.request_id, context, self.settings.options, continues, self.priority)
         self.task = asyncio.create_task(self._run(answer, asking, save))
         self.changed()
 
@@ -247,6 +276,7 @@ class Conversation:
         try:
             await fetch(answer, asking, save, progress, lambda: self.stopping)
         finally:
+            choosing.note_others(answer)
             self.held = answer.status == "error"
             self.unread = True
             self.request_id = None

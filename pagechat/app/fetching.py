@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from engine.protocol import Accepted, ChatMessage, ChatOptions, Delta
@@ -23,6 +23,7 @@ class Asking:
     options: ChatOptions
     continues: bool
     """The answer is the last message of the context, and goes on."""
+    priority: int = 0
 
 
 async def fetch(
@@ -32,11 +33,12 @@ async def fetch(
     progress: Callable[[int], None],
     stopping: Callable[[], bool],
 ) -> None:
-    """Save, ask, and write what comes into `answer`, whose status says how it ended.
+    """Save, ask, and write what comes into `answer` and those that come with it; their status says how they ended.
 
     `progress` is called with the tokens so far. `stopping`: a person has stopped it, so an error is no news.
     """
-    before = answer.content
+    before, candidates = answer.content, answer.candidates
+    tokens = [0] * len(candidates)
     try:
         await save()
         if asking.client is None:
@@ -47,27 +49,38 @@ async def fetch(
             options=asking.options,
             request_id=asking.request_id,
             keep=True,
+            n=len(candidates),
             continue_final=asking.continues,
+            priority=asking.priority,
         ):
             if isinstance(message, Accepted):
                 answer.note(prompt_tokens=message.prompt_tokens)
                 progress(0)
             elif isinstance(message, Delta):
-                answer.facts["completion_tokens"] = message.tokens
-                answer.append(message.text)
-                progress(message.tokens)
+                tokens[message.index] = candidates[message.index].facts["completion_tokens"] = message.tokens
+                candidates[message.index].append(message.text)
+                progress(sum(tokens))
             else:
-                finish(answer, message, before)
-        if answer.status == "streaming":
-            fail(answer, "the answer broke off without an end")
+                finish(candidates[message.index], message, before)
+        _end(candidates, "the answer broke off without an end")
     except (RequestFailed, DaemonGone) as error:
         if stopping():
-            answer.end("stopped")
+            _end(candidates)
         elif isinstance(error, RequestFailed) and error.code == "too_long" and len(asking.context) > 1:
-            fail(answer, f"{error}. The chat so far is part of the prompt; a new chat (ctrl+n) starts without it.")
+            hint = "The chat so far is part of the prompt; a new chat (ctrl+n) starts without it."
+            _end(candidates, f"{error}. {hint}")
         else:
-            fail(answer, str(error) or type(error).__name__)
+            _end(candidates, str(error) or type(error).__name__)
     except asyncio.CancelledError:
-        answer.end("stopped")
+        _end(candidates)
     except Exception as error:  # one broken answer must not take the others down
-        fail(answer, f"{type(error).__name__}: {error}")
+        _end(candidates, f"{type(error).__name__}: {error}")
+
+
+def _end(candidates: Sequence[Message], problem: str | None = None) -> None:
+    """Those that have not ended: stopped, or failed for a reason."""
+    for answer in [one for one in candidates if one.status == "streaming"]:
+        if problem is None:
+            answer.end("stopped")
+        else:
+            fail(answer, problem)

@@ -41,6 +41,16 @@ class _Chat:
 
     title: str
     settings: ChatSettings
+    queue: tuple[str, ...]
+
+    @classmethod
+    def of(cls, conversation: Conversation) -> _Chat:
+        return cls(conversation.title, conversation.settings, tuple(conversation.queue))
+
+    @classmethod
+    def saved(cls, conversation: Conversation) -> _Chat:
+        """What the store has of it."""
+        return cls(conversation.saved_title or "", conversation.saved_settings, conversation.saved_queue)
 
 
 class Keeper:
@@ -108,14 +118,13 @@ class Keeper:
     _latest = ""
 
     async def _save(self, conversation: Conversation) -> bool:
-        chat = _Chat(conversation.title, conversation.settings)
+        chat = _Chat.of(conversation)
         writes = [
             _Write(m, m.version, m.content, m.status, dict(m.facts), m.deleted)
             for m in (*conversation.messages, *conversation.dropped)
             if self._saved.get(m) != m.version
         ]
-        saved = _Chat(conversation.saved_title or "", conversation.saved_settings)
-        if writes or (conversation.messages and chat != saved):
+        if writes or (chat != _Chat.saved(conversation) and (conversation.messages or chat.queue or conversation.kept)):
             try:
                 await self.call(self._write, conversation, chat, writes)
             except StoreReplaced as error:
@@ -144,6 +153,12 @@ class Keeper:
         if chat.settings != conversation.saved_settings:
             self.store.set_settings(conversation.id, chat.settings.as_dict())
             conversation.saved_settings = chat.settings
+        if chat.queue != conversation.saved_queue:
+            self.store.set_queue(conversation.id, list(chat.queue))
+            conversation.saved_queue = chat.queue
+            if not chat.queue and conversation.blank and not conversation.dropped:  # all it ever had was taken back
+                self.store.delete_chat(conversation.id)
+                conversation.saved_title = None
         for write in writes:
             self._write_message(conversation, chat, write)
             self._saved[write.message] = write.version
@@ -168,6 +183,6 @@ class Keeper:
         """The store is empty: nothing of what is open is in it."""
         self._saved.clear()
         for conversation in self._watched.values():
-            conversation.saved_title, conversation.saved_settings = None, ChatSettings()
+            conversation.saved_title, conversation.saved_settings, conversation.saved_queue = None, ChatSettings(), ()
             for message in (*conversation.messages, *conversation.dropped):
                 message.stored_id = None

@@ -37,6 +37,10 @@ class LinkState:
     status: Status | None = None
 
 
+class _Moved(Exception):
+    """Another server was chosen."""
+
+
 class Link:
     """Keeps one client connected. `client` is None while there is none."""
 
@@ -52,12 +56,18 @@ class Link:
         self._apply_report = apply_report
         self._changed = changed
         self._retry = asyncio.Event()
+        self._moving = asyncio.Event()
         self._resyncing: asyncio.Task[None] | None = None
         self.client: Client | None = None
         self.state = LinkState("connecting")
 
     def retry(self) -> None:
         """Try again now: after `failed`, or instead of waiting after `lost`."""
+        self._retry.set()
+
+    def move(self) -> None:
+        """`open_client` leads elsewhere now: leave this daemon, whatever it does, and go there."""
+        self._moving.set()
         self._retry.set()
 
     def resync(self) -> None:
@@ -76,11 +86,15 @@ class Link:
         failures, ever_ready = 0, False
         while True:
             self._retry.clear()
-            if not ever_ready:
+            if self._moving.is_set() or not ever_ready:
                 self._set(LinkState("connecting"))
+            self._moving.clear()
             try:
                 self.client = await self._open()
                 await self._follow(self.client)
+            except _Moved:
+                failures = 0
+                continue
             except (ClientError, OSError, RuntimeError) as error:
                 ever_ready = ever_ready or self.state.phase == "ready"
                 if self.state.phase == "ready":
@@ -112,6 +126,7 @@ class Link:
         try:
             while True:
                 status = await client.status()
+                self._check_moving()
                 if status.state == "ready":
                     if engine != status.engine_pid:  # a new engine numbers its events from 0 again
                         await _end(feed)
@@ -122,6 +137,7 @@ class Link:
                     feed = engine = None
                     self._set(LinkState("failed", status.error or "the engine failed", status))
                     await self._retry.wait()
+                    self._check_moving()
                     # That state is final: such a daemon serves nobody. It goes, and another one is started.
                     with contextlib.suppress(TimeoutError):
                         await client.stop_daemon()
@@ -135,9 +151,16 @@ class Link:
                 if feed is not None and feed.done():
                     feed.result()  # raises what ended it
                     engine = None
-                await asyncio.sleep(POLL_READY_S if status.state == "ready" else POLL_LOADING_S)
+                with contextlib.suppress(TimeoutError):
+                    pause = POLL_READY_S if status.state == "ready" else POLL_LOADING_S
+                    await asyncio.wait_for(self._moving.wait(), pause)
+                self._check_moving()
         finally:
             await _end(feed)
+
+    def _check_moving(self) -> None:
+        if self._moving.is_set():
+            raise _Moved
 
     async def _feed(self, client: Client) -> None:
         """Subscribe, take a snapshot, apply what follows it; again after a gap (the ZeroMQ guide's clone pattern)."""

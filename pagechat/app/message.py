@@ -25,6 +25,18 @@ class Message:
     version: int = 0
     """Grows with every change."""
     shown: str = ""
+    choices: list[Message] = field(default_factory=list)
+    """Other answers that came with this one, while a person has not yet picked one of them all."""
+
+    @property
+    def candidates(self) -> list[Message]:
+        """All answers to pick from, this one first; of an ordinary message only itself."""
+        return [self, *self.choices]
+
+    @property
+    def growing(self) -> bool:
+        """It, or one that came with it, is still being written."""
+        return any(one.status == "streaming" for one in self.candidates)
 
     def __post_init__(self) -> None:
         self.shown = sanitize(self.content)
@@ -96,6 +108,8 @@ def facts_line(message: Message) -> str:
         parts.append(f"prompt {prompt:,}" + (f" (cached {cached:,})" if isinstance(cached, int) else ""))
     if isinstance(miss := facts.get("cache_miss"), str):
         parts.append(" ".join(sanitize(miss).split()))
+    if isinstance(others := facts.get("alternatives"), list) and others and not message.choices:
+        parts.append(f"{len(others)} other{'' if len(others) == 1 else 's'} kept (/others)")
     if message.status == "stopped":
         parts.append("stopped")
     elif facts.get("finish_reason") == "length":

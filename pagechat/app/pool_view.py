@@ -6,14 +6,14 @@ for which session, which blocks changed a moment ago, who last owned a cached bl
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 from engine.blocks.mirror import PoolMirror
 from engine.protocol import PoolStatus, ShadowStatus, Snapshot, StepReport
+from pagechat.app.cells import Cell, Flash, Group
 from pagechat.app.letters import Letters
 from pagechat.app.timelines import Timelines
 
@@ -23,38 +23,6 @@ LOOKED_AT = 4
 """Blocks of a group whose owners stand for all of them."""
 MOST_HELD = 20_000
 """Reports kept while the view is frozen; with more, it starts again from a snapshot."""
-
-CellKind = Literal["free", "cached", "active", "shared", "filling"]
-Flash = Literal["allocate", "hit", "share", "copy", "evict", "preempt"]
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """How one block looks."""
-
-    kind: CellKind
-    letter: str = ""
-    """Upper-case letter of the owner; of the last owner, for a cached block."""
-    fill: int = 0
-    """Eighths of the block that hold tokens, 0..8."""
-    flash: Flash | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """How blocks look that share one cell."""
-
-    blocks: int
-    used: int
-    """Those with an owner."""
-    cached: bool
-    """Nobody owns any, and some have content."""
-    letter: str
-    """Of who owns most of them, as far as a few of them tell."""
-    shared: bool
-    """Most of these few have several owners."""
-    copied: bool
-    """One was just copied."""
 
 
 class PoolView:
@@ -81,6 +49,8 @@ class PoolView:
         """Preemptions of each session."""
         self.counts: Counter[str] = Counter()
         """Events of each kind."""
+        self._told_at = clock()
+        """When the last report came."""
         self.frozen_at: float | None = None
         self._held: deque[StepReport] = deque(maxlen=MOST_HELD)
         self._totals: tuple[int, PoolStatus] | None = None
@@ -147,7 +117,7 @@ class PoolView:
         mirror.apply(report)
         if mirror.step == before:
             return
-        now = self._clock()
+        now = self._told_at = self._clock()
         preempted = {one.seq for one in report.preempted}
         self.counts.update(event.kind for event in report.events)
         for event in report.events:
@@ -220,23 +190,34 @@ class PoolView:
             return Cell("shared", letter, eighths, flash)
         return Cell("active" if eighths == 8 else "filling", letter, eighths, flash)
 
+    def group_of(self, blocks: Sequence[int]) -> Group:
+        """How any blocks look together."""
+        mirror = self.mirror
+        if mirror is None:
+            return Group(len(blocks), 0, False, "", False, False)
+        owned = [block for block in blocks if mirror.refs[block]]
+        return self._grouped(len(blocks), owned, lambda: any(block in mirror.cached for block in blocks))
+
     def group(self, first: int, end: int) -> Group:
         """How the blocks `first..end-1` look together. Cheaper than their cells."""
         mirror = self.mirror
         if mirror is None:
             return Group(end - first, 0, False, "", False, False)
         refs = mirror.refs[first:end]
-        used = len(refs) - refs.count(0)
-        if not used:
-            cached = any(block in mirror.cached for block in range(first, end))
-            return Group(len(refs), 0, cached, "", False, False)
-        owned = [first + index for index, count in enumerate(refs) if count]
+        owned = [first + index for index, count in enumerate(refs) if count] if any(refs) else []
+        return self._grouped(len(refs), owned, lambda: any(block in mirror.cached for block in range(first, end)))
+
+    def _grouped(self, blocks: int, owned: list[int], cached: Callable[[], bool]) -> Group:
+        """`owned`: those of the blocks that have an owner. `cached`: asked when none has one."""
+        mirror = self.mirror
+        if mirror is None or not owned:
+            return Group(blocks, 0, cached(), "", False, False)
         looked_at = owned[:: max(1, len(owned) // LOOKED_AT)]
         letters = Counter(self.letters.get(mirror.tables[mirror.first_owner(block)].session) for block in looked_at)
         shared = 2 * sum(mirror.refs[block] > 1 for block in looked_at) > len(looked_at)
         flashes = self._flashes
         copied = bool(flashes) and any(block in flashes and flashes[block][0] == "copy" for block in owned)
-        return Group(len(refs), used, False, letters.most_common(1)[0][0], shared, copied)
+        return Group(blocks, len(owned), False, letters.most_common(1)[0][0], shared, copied)
 
     def sessions(self) -> dict[str, int]:
         """Blocks held by each session that holds any, a block held twice by one session counted twice."""
@@ -260,6 +241,26 @@ class PoolView:
     def last_owner(self, block: int) -> str | None:
         """The session that last owned a cached block, when that was seen."""
         return self._last_owner.get(block)
+
+    def written(self, block: int) -> float:
+        """When the block got its present content, by the view's clock; minus infinity when nobody saw it."""
+        found = self._since.get(block)
+        return found[0] if found else -math.inf
+
+    def last_used(self, block: int) -> float | None:
+        """Seconds since one of its owners ran, or since the last of them left it; None when nobody saw that."""
+        mirror = self.mirror
+        if mirror is None:
+            return None
+        ends = [
+            line.spans[-1].end
+            for seq, _ in mirror.owners(block)
+            if (line := self.timelines.get(seq)) is not None and line.spans
+        ]
+        if ends:
+            return max(0.0, self.timelines.now - max(ends) + self._clock() - self._told_at)
+        age = self.age(block)
+        return age[1] if age else None
 
     def age(self, block: int) -> tuple[float, float] | None:
         """Seconds since the block got its present content, and since that last changed; None when nobody saw it."""

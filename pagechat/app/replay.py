@@ -17,6 +17,7 @@ from pagechat.app.commands.memory import PANELS
 from pagechat.app.gauges import Gauges
 from pagechat.app.panels import PaneData
 from pagechat.app.player import SPEEDS, Player
+from pagechat.app.screens.ghosts import GhostScreen
 from pagechat.app.widgets.line import Line
 from pagechat.app.widgets.memory_pane import MemoryPane
 from pagechat.recording import Recording
@@ -153,6 +154,8 @@ class ReplayScreen(Screen[None]):
         name = command_id.removeprefix("memory.")
         if name in PANELS:
             self.query_one(MemoryPane).show_panel(name)
+        elif name == "ghost":
+            self.app.push_screen(GhostScreen(self.player.view))
         elif name == "step":
             self.action_step(1)
 

@@ -45,7 +45,8 @@ class Sender:
         """Send what can be sent now. True when something was."""
         client, sent = self._client(), False
         for conversation in conversations:
-            if conversation.queue and client is not None and not conversation.streaming and not conversation.held:
+            busy = conversation.streaming or conversation.held or conversation.choosing
+            if conversation.queue and client is not None and not busy:
                 conversation.ask(conversation.queue.pop(0), client, self._save)
                 self._count_preemptions(conversation)
                 sent = True
@@ -57,6 +58,10 @@ class Sender:
 
     def regenerate(self, conversation: Conversation, index: int) -> None:
         conversation.regenerate(index, self._client(), self._save)
+        self._count_preemptions(conversation)
+
+    def several(self, conversation: Conversation, index: int, count: int) -> None:
+        conversation.ask_several(index, count, self._client(), self._save)
         self._count_preemptions(conversation)
 
     def go_on(self, conversation: Conversation) -> None:

@@ -101,8 +101,8 @@ class Tabs:
 
     async def remember(self) -> None:
         """Note which tabs are open, for the next start. Raises StoreError."""
-        kept = [conversation.id for conversation in self.conversations if conversation.messages]
-        active = self.active.id if self.active.messages else None
+        kept = [conversation.id for conversation in self.conversations if not conversation.blank]
+        active = None if self.active.blank else self.active.id
         await self._keeper.call(self._keeper.store.set_open_tabs, kept, active)
 
     def _add(self, conversation: Conversation, index: int | None = None) -> None:
@@ -118,4 +118,5 @@ class Tabs:
         chat = await self._keeper.call(store.find_chat, chat_id)
         if chat is None:
             raise StoreError("that chat is no longer in the history")
-        return Conversation.restored(chat, await self._keeper.call(store.messages, chat_id))
+        messages = await self._keeper.call(store.messages, chat_id)
+        return Conversation.restored(chat, messages, await self._keeper.call(store.queue, chat_id))

@@ -67,7 +67,7 @@ async def _manage(run_dir: Path | None, action: SessionAction, names: list[str],
     async with await AsyncEngineClient.connect(run_dir, name="sessions") as client:
         if action == "fork":
             _check_fork(*names)
-        reply = await client.manage_session(action, *names)
+        reply = await client.manage_session(action, names[0], names[1] if action == "fork" else "")
     if reply.ok and action == "fork":
         _fork_chat(*names)
     if as_json:

@@ -25,6 +25,7 @@ from engine.protocol import (
     Chat,
     Failed,
     Finished,
+    GetBlock,
     GetPieces,
     GetSnapshot,
     GetStatus,
@@ -218,7 +219,7 @@ class Front:
                 self._doors.send(client, self._status(message.ticket))
             case GetSnapshot():
                 self._spawn(self._send_snapshot(client, message.ticket))
-            case ManageSession() | ListSessions() | GetUsage():
+            case ManageSession() | ListSessions() | GetUsage() | GetBlock():
                 self._spawn(self._send_session_answer(client, message))
             case GetPieces():
                 self._spawn(self._send_pieces(client, message))

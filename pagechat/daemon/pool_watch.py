@@ -12,6 +12,8 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from engine.blocks.mirror import MirrorGap, PoolMirror
 from engine.protocol import NO_EVENT, PoolStatus, SchedulerStatus, ShadowStatus, Snapshot, StepReport, ThroughputStatus
 from pagechat.daemon.errors import RequestError
@@ -53,7 +55,7 @@ class PoolWatch:
 
     def feed(self, report: StepReport) -> None:
         if report.shadows:
-            self._shadows = report.shadows
+            self._shadows = [msgspec.structs.replace(shadow, regions=[]) for shadow in report.shadows]
         self._steps.append((self._clock(), report.prompt_tokens, report.generated_tokens))
         self._forget_old_steps()
         if self._mirror is None:

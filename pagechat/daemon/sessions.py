@@ -1,4 +1,4 @@
-"""What clients ask of the engine between requests: its sessions, and who has used what.
+"""What clients ask of the engine between requests: its sessions, a block, and who has used what.
 
 Clients name sessions, never files: where a session is saved is decided here. Knows no socket.
 """
@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from engine.protocol import Command, GetUsage, ListSessions, ManageSession, Message, Rejected, SessionCommand
+from engine.protocol import Command, GetBlock, GetUsage, ListSessions, ManageSession, Message, Rejected, SessionCommand
 from pagechat.daemon.errors import RequestError
 from pagechat.store import data_dir
 
 MAX_NAME = 256
 """Characters of a request id or a session name."""
 
-SessionQuestion = ManageSession | ListSessions | GetUsage
+SessionQuestion = ManageSession | ListSessions | GetUsage | GetBlock
 Ask = Callable[[Callable[[int], Command]], Awaitable[Any]]
 """Supervisor.ask: a command made with a ticket, and the engine's reply to it."""
 
@@ -39,11 +39,13 @@ async def answer(question: SessionQuestion, ask: Ask) -> Message:
 
 def _command(question: ManageSession) -> Callable[[int], Command]:
     """Raises RequestError for names that name nothing."""
-    action, session, target = question.action, question.session, question.target
+    action, session, target, tokens = question.action, question.session, question.target, question.tokens
     if not session or max(len(session), len(target)) > MAX_NAME:
         raise RequestError("bad_request", f"a session's name has 1 to {MAX_NAME} characters")
     if (action == "fork") != bool(target):
         raise RequestError("bad_request", "fork, and nothing else, needs the name of the new session")
+    if tokens is not None and action != "fork":
+        raise RequestError("bad_request", f"only a fork takes a number of tokens, not {action}")
     if target == session:
         raise RequestError("bad_request", "the new session needs another name")
     if action in ("save", "restore"):
@@ -51,7 +53,7 @@ def _command(question: ManageSession) -> Callable[[int], Command]:
             target = str(saved_session(session))
         except OSError as error:
             raise RequestError("internal", f"no folder for saved sessions: {error}") from None
-    return lambda ticket: SessionCommand(ticket=ticket, action=action, session=session, target=target)
+    return lambda ticket: SessionCommand(ticket=ticket, action=action, session=session, target=target, tokens=tokens)
 
 
 def saved_session(name: str) -> Path:

@@ -25,6 +25,7 @@ import zmq
 from engine import protocol
 from engine.config import EngineConfig
 from engine.protocol import (
+    BlockContent,
     Command,
     EngineFailed,
     EngineReady,
@@ -224,7 +225,7 @@ class Supervisor:
                 self._listeners.changed()
             case EngineReady():
                 self._preparing = asyncio.create_task(self._become_ready(reply))
-            case Snapshot() | SessionReply() | SessionList() | UsageReport():
+            case Snapshot() | SessionReply() | SessionList() | UsageReport() | BlockContent():
                 waiting = self._answers.get(reply.ticket)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(reply)

@@ -143,12 +143,20 @@ class Histories(RuleBasedStateMachine):
     def set_priority(self, data: st.DataObject, priority: int) -> None:
         self.core.set_priority(data.draw(st.sampled_from(sorted(self.asked))), priority)
 
-    @rule(data=st.data(), source=st.sampled_from(["a", "b", "c"]), child=st.sampled_from(["c", "d", "e"]))
-    def fork_session(self, data: st.DataObject, source: str, child: str) -> None:
+    @rule(
+        source=st.sampled_from(["a", "b", "c"]),
+        child=st.sampled_from(["c", "d", "e"]),
+        tokens=st.one_of(st.none(), st.integers(1, 20)),
+    )
+    def fork_session(self, source: str, child: str, tokens: int | None) -> None:
         if source != child:
             before = self.core.blocks.pool.available
-            self.core.fork_session(source, child)
+            shared = self.core.fork_session(source, child, tokens)
             assert self.core.blocks.pool.available >= before, "a fork takes no block"
+            if shared:
+                resident = self.core.sessions.get(child).resident
+                assert shared <= (tokens or shared)
+                assert len(resident.table) == -(-shared // self.core.blocks.block_size), "and shares no more than asked"
 
     @rule(name=st.sampled_from(["a", "b", "c", "d", "e"]), what=st.sampled_from(["pin", "unpin", "close"]))
     def manage_session(self, name: str, what: str) -> None:

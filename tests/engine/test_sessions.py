@@ -98,6 +98,28 @@ def test_a_chat_forked_in_mid_stream_shares_every_block_and_both_go_on() -> None
     assert outputs[0].cached_tokens == 14
 
 
+def test_a_fork_shares_the_blocks_of_the_first_tokens_only() -> None:
+    core = make_core(32, block_size=4)
+    turn(core, "1", [1] * 9, "essay", max_tokens=6)  # 14 tokens with KV, in 4 blocks
+    essay = core.sessions.get("essay").resident
+    assert core.fork_session("essay", "early", 6) == 6
+    early = core.sessions.get("early").resident
+    assert early.table == essay.table[:2], "two blocks of four, the second one half its own"
+    assert [core.blocks.pool.refs[block] for block in essay.table] == [2, 2, 1, 1]
+    before = list(essay.table)
+    outputs, computed = turn(core, "2", [*[1] * 6, 2], "early")
+    assert outputs[0].cached_tokens == 6
+    assert computed == 1 + 3, "its own new token, and those of its answer but the last"
+    assert essay.table == before, "who writes first copies: the essay's blocks are as they were"
+    core.blocks.check()
+
+
+def test_a_fork_of_more_tokens_than_there_are_shares_them_all() -> None:
+    core = make_core(32, block_size=4)
+    turn(core, "1", [1] * 5, "essay")
+    assert core.fork_session("essay", "all", 1000) == core.sessions.get("essay").resident.computed
+
+
 def test_an_aborted_turn_leaves_what_was_computed_for_the_next() -> None:
     core = make_core(32, block_size=4)
     core.add(request("1", [1] * 9, max_tokens=50, session="chat", keep=True))

@@ -299,3 +299,20 @@ def test_a_chat_remembers_its_settings_and_what_it_was_forked_from(path: Path) -
         parent.id,
         4,
     )
+
+
+def test_waiting_prompts_come_back_and_go_with_their_chat(path: Path) -> None:
+    store = Store(path)
+    store.create_chat("a", "one")
+    store.set_queue("one", ["first", "line\nline \ud800"])
+    assert Store(path).queue("one") == ["first", "line\nline ?"]
+    store.set_queue("one", ["second"])
+    assert store.queue("one") == ["second"]
+    store.set_queue("one", [])
+    assert store.recall("queue:one") is None
+    for chat, remove in (("one", lambda: store.delete_chat("one")), ("two", store.purge)):
+        store.create_chat("a", chat)
+        store.set_queue(chat, ["left"])
+        store.hide_chat(chat)
+        remove()
+        assert store.queue(chat) == []

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import difflib
 
-from pagechat.app.commands import Command, anywhere, chats, files, memory, messages
+from pagechat.app.commands import (
+    Command,
+    anywhere,
+    candidates,
+    chats,
+    files,
+    memory,
+    messages,
+    places,
+    presets,
+    priorities,
+    servers,
+)
 
 COMMANDS: tuple[Command, ...] = (
     *chats.COMMANDS,
+    *presets.COMMANDS,
     *messages.COMMANDS,
+    *candidates.COMMANDS,
     *memory.COMMANDS,
+    *places.COMMANDS,
+    *priorities.COMMANDS,
     *files.COMMANDS,
+    *servers.COMMANDS,
     *anywhere.COMMANDS,
 )
 BY_ID = {command.id: command for command in COMMANDS}

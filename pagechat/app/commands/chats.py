@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from pagechat.app.chat_settings import PRESETS
+from pagechat.app.chat_settings import PRESETS, ChatSettings
 from pagechat.app.commands import Command
+from pagechat.app.commands.presets import configure
 from pagechat.app.conversation import Conversation
 from pagechat.app.screens.dialogs import AskLine, Confirm
 from pagechat.app.screens.history import HistoryScreen
@@ -161,29 +162,23 @@ async def pin(screen: MainScreen, argument: str) -> None:
 def settings(screen: MainScreen, argument: str) -> None:
     """Without words the dialog; with words one preset, or one parameter and its value."""
     conversation = screen.tabs.active
-    before = conversation.settings
 
-    async def back() -> None:
-        conversation.configure(before)
-
-    def changed(wanted: object) -> None:
-        if wanted is not None and wanted != before:
-            conversation.configure(wanted)  # type: ignore[arg-type]
-            screen.undo.add("settings of a chat", back)
-            screen.notify(conversation.settings.summary or "The model's own settings.", markup=False)
+    def changed(wanted: ChatSettings | None) -> None:
+        if wanted is not None:
+            configure(screen, conversation, wanted)
 
     if not argument:
-        screen.app.push_screen(SettingsScreen(before), changed)
+        screen.app.push_screen(SettingsScreen(conversation.settings), changed)
         return
     name, _, value = argument.partition(" ")
     if name in PRESETS and not value:
         changed(PRESETS[name])
         return
     try:
-        changed(before.changed(name, value))
+        changed(conversation.settings.changed(name, value))
     except ValueError as error:
         presets = ", ".join(PRESETS)
-        screen.notify(f"{error}. Presets: {presets}.", severity="warning", markup=False)
+        screen.notify(f"{error}. Presets: {presets}; /preset lists yours too.", severity="warning", markup=False)
 
 
 def system(screen: MainScreen, argument: str) -> None:

@@ -6,8 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.blocks.mirror import MirrorGap
+from pagechat.app.arrangement import ORDERS
 from pagechat.app.commands import Command
 from pagechat.app.panels.figures import newest_table
+from pagechat.app.screens.ghosts import GhostScreen
 from pagechat.app.screens.totals import TotalsScreen, in_words
 from pagechat.app.widgets.banner import Banner
 
@@ -71,6 +73,23 @@ def step_frozen(screen: MainScreen, argument: str) -> None:
         screen.thaw()
 
 
+def order(screen: MainScreen, argument: str) -> None:
+    """`/order` the next one; `/order owner` that one."""
+    if not argument:
+        screen.block_map.action_order()
+    elif argument in ORDERS:
+        screen.block_map.set_order(argument)
+    else:
+        screen.notify(f"The map can be ordered by {', '.join(ORDERS)}, not by {argument}.", markup=False)
+        return
+    screen.notify(f"The map shows its blocks by {ORDER_WORDS[screen.block_map.arrangement.order]}.", markup=False)
+
+
+def ghost(screen: MainScreen, argument: str) -> None:
+    """The same memory under each policy, drawn as maps."""
+    screen.app.push_screen(GhostScreen(screen.view))
+
+
 def totals(screen: MainScreen, argument: str) -> None:
     """The figures in sentences."""
 
@@ -80,6 +99,12 @@ def totals(screen: MainScreen, argument: str) -> None:
     screen.app.push_screen(TotalsScreen(tell))
 
 
+ORDER_WORDS = {
+    "id": "physical id: as they lie in memory",
+    "owner": "owner: chat by chat, each in its table's order",
+    "age": "age: what was written last comes first",
+}
+
 COMMANDS = (
     Command(
         "memory.totals", "Totals in words", "For screen readers, and to copy", totals, GROUP, "f6", slash="totals"
@@ -88,6 +113,10 @@ COMMANDS = (
     *(
         Command(f"memory.{name}", f"Panel: {name}", what, partial(panel, name), GROUP, f"{number}", "map")
         for number, (name, what) in enumerate(PANELS.items(), start=1)
+    ),
+    Command(
+        "memory.ghost", "Ghost map", "What other allocation policies would keep of the same memory, as maps", ghost,
+        GROUP, "g", "map", "ghost",
     ),
     Command(
         "memory.freeze", "Freeze", "The map stands still, the engine goes on; again: catch up", freeze, GROUP, "space",
@@ -109,6 +138,14 @@ COMMANDS = (
     Command(
         "memory.largest_hole", "Largest hole", "The longest run of blocks without an owner",
         lambda screen, _: screen.block_map.action_largest_hole(), GROUP, "f", "map itself",
+    ),
+    Command(
+        "memory.order", "Order of the map", "By physical id, by owner, by age", order, GROUP, "o", "map itself",
+        "order", "id | owner | age",
+    ),
+    Command(
+        "memory.unmark", "No marks", "All blocks as they are again, after b on a message",
+        lambda screen, _: screen.block_map.mark(()), GROUP, "u", "map itself",
     ),
     Command(
         "memory.zoom_in", "Zoom in", "Letters, then letters with fill",

@@ -8,6 +8,7 @@ from pagechat.app import prose
 from pagechat.app.commands import Command
 from pagechat.app.conversation import Conversation
 from pagechat.app.screens.facts import FactsScreen
+from pagechat.app.token_spans import end_of
 from pagechat.app.transfer import to_markdown
 from pagechat.client import ClientError
 
@@ -34,13 +35,13 @@ async def stop(screen: MainScreen, argument: str) -> None:
 
 
 async def retry(screen: MainScreen, argument: str) -> None:
-    conversation, index = screen.tabs.active, _index(screen)
+    conversation, index = screen.tabs.active, last_place(screen)
     if index is None or not screen.ready_to_ask():
         return
     if conversation.messages[index].role == "user":
         index += 1
     await conversation.stop(screen.client)
-    _record(screen, conversation, "another answer")
+    record(screen, conversation, "another answer")
     screen.sender.regenerate(conversation, index)
     await screen.follow()
 
@@ -50,6 +51,8 @@ async def go_on(screen: MainScreen, argument: str) -> None:
     last = conversation.messages[-1] if conversation.messages else None
     if last is None or last.role != "assistant" or not last.content or conversation.streaming:
         screen.notify("There is no answer to continue.", markup=False)
+    elif conversation.choosing:
+        screen.notify("Pick one of the answers first.", markup=False)
     elif screen.ready_to_ask():
         screen.sender.go_on(conversation)
         await screen.follow()
@@ -58,7 +61,7 @@ async def go_on(screen: MainScreen, argument: str) -> None:
 def edit(screen: MainScreen, argument: str) -> None:
     """The question into the input; sending it goes on from there, and what followed can be taken back."""
     conversation = screen.tabs.active
-    index = _index(screen, role="user")
+    index = last_place(screen, role="user")
     if index is None:
         screen.notify("There is no message of yours to edit.", markup=False)
         return
@@ -66,8 +69,9 @@ def edit(screen: MainScreen, argument: str) -> None:
 
 
 async def fork(screen: MainScreen, argument: str) -> None:
-    """The chat up to this message, in a new tab. The engine shares its blocks, and copies what is written to."""
-    conversation, index = screen.tabs.active, _index(screen, role=None)
+    """The chat up to this message, in a new tab. The engine shares the blocks up to there, and copies what is
+    written to."""
+    conversation, index = screen.tabs.active, last_place(screen, role=None)
     if index is None:
         screen.notify("There is nothing to fork yet.", markup=False)
         return
@@ -76,7 +80,8 @@ async def fork(screen: MainScreen, argument: str) -> None:
     shared = 0
     if screen.client is not None and child.messages:
         try:
-            reply = await screen.client.manage_session("fork", conversation.id, child.id)
+            tokens = await end_of(screen.client, child, len(child.messages) - 1)
+            reply = await screen.client.manage_session("fork", conversation.id, child.id, tokens)
             shared = reply.tokens
         except ClientError as error:
             screen.notify(str(error), severity="warning", markup=False)
@@ -93,12 +98,12 @@ async def fork(screen: MainScreen, argument: str) -> None:
 
 
 async def delete(screen: MainScreen, argument: str) -> None:
-    conversation, index = screen.tabs.active, _index(screen, role=None)
+    conversation, index = screen.tabs.active, last_place(screen, role=None)
     if index is None:
         return
     if conversation.streaming and index >= len(conversation.messages) - 2:
         await conversation.stop(screen.client)
-    _record(screen, conversation, "delete of a message")
+    record(screen, conversation, "delete of a message")
     messages = conversation.messages
     conversation.set_messages(messages[:index] + messages[index + 1 :])
     screen.notify("Deleted. alt+z brings it back.", markup=False)
@@ -112,14 +117,14 @@ def copy(screen: MainScreen, argument: str) -> None:
         screen.copy("The chat", to_markdown(conversation.title, conversation.messages))
     elif argument.strip() == "code":
         copy_code(screen, "")
-    elif (index := _index(screen)) is not None:
+    elif (index := last_place(screen)) is not None:
         message = conversation.messages[index]
         screen.copy("The answer" if message.role == "assistant" else "The message", message.content)
 
 
 def copy_code(screen: MainScreen, argument: str) -> None:
     """The last code block of the answer; again: the one before it."""
-    index = _index(screen)
+    index = last_place(screen)
     blocks = prose.code_blocks(screen.tabs.active.messages[index].content) if index is not None else []
     if not blocks:
         screen.notify("There is no code in it.", markup=False)
@@ -129,7 +134,7 @@ def copy_code(screen: MainScreen, argument: str) -> None:
 
 
 def facts(screen: MainScreen, argument: str) -> None:
-    conversation, index = screen.tabs.active, _index(screen)
+    conversation, index = screen.tabs.active, last_place(screen)
     if index is not None:
         block_size = screen.view.mirror.block_size if screen.view.mirror else None
         screen.app.push_screen(FactsScreen(conversation, index, screen.client, block_size))
@@ -137,12 +142,12 @@ def facts(screen: MainScreen, argument: str) -> None:
 
 def fold(screen: MainScreen, argument: str) -> None:
     """Show or hide the reasoning before an answer."""
-    index = _index(screen)
+    index = last_place(screen)
     if index is not None:
         screen.transcript.toggle_reasoning(screen.tabs.active.messages[index])
 
 
-def _index(screen: MainScreen, role: str | None = "assistant") -> int | None:
+def last_place(screen: MainScreen, role: str | None = "assistant") -> int | None:
     """Place of the chosen message, else of the last one of that role (None: of any)."""
     messages = screen.tabs.active.messages
     chosen = screen.transcript.selected
@@ -152,7 +157,8 @@ def _index(screen: MainScreen, role: str | None = "assistant") -> int | None:
     return places[-1] if places else None
 
 
-def _record(screen: MainScreen, conversation: Conversation, what: str) -> None:
+def record(screen: MainScreen, conversation: Conversation, what: str) -> None:
+    """The messages as they are now come back when a person takes `what` back."""
     before = list(conversation.messages)
 
     async def back() -> None:

@@ -36,6 +36,8 @@ class PaneData:
     name_of: NameOf
     text_of: Callable[[str, int], str | None]
     """(session, logical block) -> the text in it, not yet safe to display; None while nobody knows."""
+    hash_of: Callable[[int], str | None] = lambda block: None
+    """The hash by which a block is found, in hexadecimal; None while nobody knows."""
 
 
 Panel = Callable[[PaneData, int, int], Content]

@@ -31,7 +31,11 @@ def content(data: PaneData, width: int, height: int) -> Content:
         lines.append(labelled("fill", fills))
     lines += _owner_lines(data, block)
     if (age := data.view.age(block)) is not None and state != "free":
-        lines.append(labelled("age", f"filled {told(age[0])} ago, changed {told(age[1])} ago"))
+        used = data.view.last_used(block)
+        last = f", last used {told(used)} ago" if used is not None else ""
+        lines.append(labelled("age", f"taken {told(age[0])} ago, changed {told(age[1])} ago{last}"))
+    if mirror.addressable(block) and (name := data.hash_of(block)) is not None:
+        lines.append(labelled("hash", Content.styled(name[: max(16, width - LABEL)], "$muted")))
     text = _text(data, block)
     if text is not None:
         room = max(8, width - LABEL)

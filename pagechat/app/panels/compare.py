@@ -47,7 +47,9 @@ def content(data: PaneData, width: int, height: int) -> Content:
     order = list(NAMES)
     for shadow in sorted(data.view.shadows, key=lambda one: order.index(one.policy) if one.policy in order else 9):
         lines.append(shadow_line(shadow, slots, width))
-    lines.append(Content.styled("█ tokens  ▒ reserved  ░ never used  · free  x free, yet one waits", "$muted"))
+    lines.append(
+        Content.styled("█ tokens  ▒ reserved  ░ never used  · free  x free, yet one waits; g: as maps", "$muted")
+    )
     return cut(lines, height)
 
 

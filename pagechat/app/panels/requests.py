@@ -21,8 +21,8 @@ def content(data: PaneData, width: int, height: int) -> Content:
     if mirror is None:
         return Content("")
     now = view.timelines.now
-    room = max(10, width - 62)
-    figures = f"{'blocks':>6} {'tokens':>7} {'prefill':>8} {'decode':>8}"
+    room = max(10, width - 67)
+    figures = f"{'prio':>4} {'blocks':>6} {'tokens':>7} {'prefill':>8} {'decode':>8}"
     head = f"  {'chat':<16}{'state':<10}{figures}  the last {WINDOW_S:.0f} s"
     lines = [Content.styled(head, "$muted")]
     for chat in data.chats:
@@ -51,7 +51,9 @@ def content(data: PaneData, width: int, height: int) -> Content:
     else:
         lines.append(
             Content.styled(
-                "▒ reads its prompt  █ writes  ! gave its blocks up for older ones  · does nothing", "$muted"
+                "▒ reads its prompt  █ writes  ! gave its blocks up for older ones  · does nothing   "
+                "p P: this chat first, or last",
+                "$muted",
             )
         )
     return cut(lines, height)
@@ -71,11 +73,13 @@ def _line(
 ) -> Content:
     letter = data.view.letters.get(session)
     name = short(data.name_of(session), 15)
-    mark = "^" if any(chat.id == session and chat.pinned for chat in data.chats) else " "
+    chat = next((chat for chat in data.chats if chat.id == session), None)
+    mark = "^" if chat is not None and chat.pinned else " "
+    priority = f"{chat.priority:+d}" if chat is not None and chat.priority else "0" if chat is not None else ""
     return Content.assemble(
         (letter, f"bold {owner_color(letter)}"),
         f" {name:<16}",
         (f"{state:<9}{mark}", "$accent" if state in ("prefill", "decode") else "$muted"),
-        f"{blocks:>6} {tokens:>7} {prefill:>8} {decode:>8}  ",
+        f"{priority:>4} {blocks:>6} {tokens:>7} {prefill:>8} {decode:>8}  ",
         (timeline, "$accent"),
     )

@@ -29,6 +29,7 @@ KEYS = [
 MOVES = [
     ("On the map", ""),
     ("arrows, mouse", "pick a block; pgup, pgdn, home, end"),
+    ("enter", "select in the chat the text that the block holds; b on a message: mark its blocks"),
     ("+ and -", "zoom: all of the pool, two blocks a cell, letters, letters with fill"),
 ]
 
@@ -38,6 +39,7 @@ MAP = [
     ("▁ ▃ ▅ ▇", "the last block of a chat, filling up with tokens"),
     (":", "cached: no owner, content kept until somebody needs the block"),
     ("·", "free"),
+    ("by owner, by age", "in the legend: another order (o); in front of a line then its first owner, or age"),
     ("+", "just copied: a shared block was about to be written"),
     ("used", "blocks with an owner; saved: table entries that sharing spares"),
     ("waste", "slots of used blocks that hold no token yet"),

@@ -16,6 +16,7 @@ from textual.widgets import Footer, TextArea
 
 from engine.blocks.mirror import MirrorGap
 from engine.protocol import ModelInfo
+from pagechat.app.block_names import BlockNames
 from pagechat.app.block_texts import BlockTexts
 from pagechat.app.client_api import Client
 from pagechat.app.commands.all import BY_ID, COMMANDS, completions, parse_slash
@@ -73,7 +74,8 @@ class MainScreen(Screen[None]):
         self.keeper = keeper
         self.undo = Undo()
         self.gauges = Gauges()
-        self._texts = BlockTexts(lambda: self.client, tabs.find, self._block_size, self._show_texts)
+        self._texts = BlockTexts(lambda: self.client, tabs.find, self._block_size, self._arrived)
+        self._names = BlockNames(lambda: self.client, self._arrived)
         self.sender = Sender(lambda: self.client, keeper.flush, view.preempted_times)
         self._link: Link | None = None
         self._transcripts: dict[str, Transcript] = {}
@@ -187,6 +189,7 @@ class MainScreen(Screen[None]):
             letter, queued = self.tabs.letter(conversation), len(conversation.queue)
             tabs.append(Tab(letter, conversation.label, state, rate, queued, conversation.pinned))
         self.query_one(TabBar).show(tabs, self.tabs.index)
+        self.set_class(self.tabs.active.choosing is not None, "-choosing")
         self.query_one(QueueView).sync(self.tabs.active, self._editing is not None, self.composer.size.width)
 
     def _old_tabs(self) -> list[Tab | None]:
@@ -208,6 +211,7 @@ class MainScreen(Screen[None]):
                 chats=self.tabs.conversations,
                 name_of=self.name_of,
                 text_of=self._texts.get,
+                hash_of=lambda block: self._names.get(block, self.view.written(block)),
             ),
             moves=bool(self.tabs.streaming),
         )
@@ -216,6 +220,11 @@ class MainScreen(Screen[None]):
             self._pane_title = title
             pane.border_title = Content(title)
         self.query_one(Badge).sync(self.link_state, self.view.tokens_per_s())
+
+    def _arrived(self) -> None:
+        """There is more to tell of the block under the cursor."""
+        if self.is_mounted:
+            self.memory_pane.redraw_panel()
 
     def _title(self) -> str:
         """What runs where, for the frame of the memory pane."""
@@ -242,6 +251,11 @@ class MainScreen(Screen[None]):
         """Look for the daemon again: after a failure, or now instead of later."""
         if self._link is not None:
             self._link.retry()
+
+    def move_link(self) -> None:
+        """Leave this server for the one that was chosen."""
+        if self._link is not None:
+            self._link.move()
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -326,7 +340,7 @@ class MainScreen(Screen[None]):
             await result
 
     def copy(self, what: str, text: str) -> None:
-        """To the clipboard, through the terminal (OSC 52), so that it works over SSH too."""
+        """To the clipboard."""
         self.app.copy_to_clipboard(text)
         self.notify(f"{what} is copied ({len(text):,} characters).", markup=False)
 

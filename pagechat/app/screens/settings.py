@@ -50,7 +50,9 @@ class SettingsScreen(ModalScreen[ChatSettings | None]):
                     yield Static(Content.styled(HINTS[name], "$muted"), classes="hint", markup=False)
             yield Static(classes="problem", markup=False)
             yield Static(
-                Content.styled("enter or ctrl+s accepts, from the next answer on · esc cancels", "$muted"),
+                Content.styled(
+                    "enter or ctrl+s accepts, from the next answer on · esc cancels · F9: presets of your own", "$muted"
+                ),
                 classes="detail",
                 markup=False,
             )

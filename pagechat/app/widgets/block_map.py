@@ -6,10 +6,12 @@ zoom 0   ▀ two blocks a cell, colour only: the whole of a large pool at a glan
 zoom 1   a one cell a block: letter of the owner, UPPER CASE when shared, ▃ the block being filled
 zoom 2   a▃ two cells a block: letter and fill
 ```
+A line shows places; which block stands at a place is a matter of the arrangement.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -21,9 +23,10 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from pagechat.app.arrangement import ORDERS, Arrangement, Order
 from pagechat.app.commands.all import COMMANDS
 from pagechat.app.pool_view import PoolView
-from pagechat.app.widgets.map_styles import FILLS, MapStyles, density, look, overview_color
+from pagechat.app.widgets.map_styles import FILLS, MapStyles, Over, density, look, overview_color
 
 DENSITY, OVERVIEW, LETTERS, LETTERS_AND_FILL = -1, 0, 1, 2
 """The zooms."""
@@ -47,6 +50,8 @@ class BlockMap(ScrollView, can_focus=True):
         Binding("end", "jump(-1)", show=False),
         Binding("s", "next_shared", show=False),
         Binding("f", "largest_hole", show=False),
+        Binding("o", "order", show=False),
+        Binding("u", "mark_none", show=False),
         Binding("plus,equals_sign", "zoom(1)", show=False),
         Binding("minus", "zoom(-1)", show=False),
         *(binding for command in COMMANDS if command.place == "map" for binding in command.bindings("screen.")),
@@ -55,9 +60,15 @@ class BlockMap(ScrollView, can_focus=True):
     class Selected(Message):
         """The cursor is on another block."""
 
+    class Rearranged(Message):
+        """The blocks stand in another order."""
+
     def __init__(self, view: PoolView, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.view = view
+        self.arrangement = Arrangement(view)
+        self.marked: frozenset[int] = frozenset()
+        """Blocks that somebody asked to be shown."""
         self.zoom: int | None = None
         """-1 to 2; None until the size of the pool and of the widget are known."""
         self.selected: int | None = None
@@ -94,13 +105,14 @@ class BlockMap(ScrollView, can_focus=True):
 
     def line_of(self, block: int) -> int:
         """The line of the map that shows `block`."""
-        return (block - 1) // self._blocks_per_line
+        return (self.arrangement.place(block) - 1) // self._blocks_per_line
 
     def block_at(self, x: int, y: int) -> int | None:
         """The block shown at cell x of line y."""
         column = (x - self._label_width) // (2 if self.zoom == LETTERS_AND_FILL else 1)
-        block = y * self._blocks_per_line + column * self._group + 1
-        return block if 0 <= column < self.per_row and 1 <= block <= self.view.num_blocks else None
+        place = y * self._blocks_per_line + column * self._group + 1
+        inside = 0 <= column < self.per_row and 1 <= place <= self.view.num_blocks
+        return self.arrangement.block(place) if inside else None
 
     def best_zoom(self) -> int:
         """The largest zoom that shows the pool on one screen; letters on a few screens before colour on one."""
@@ -119,9 +131,11 @@ class BlockMap(ScrollView, can_focus=True):
         if self.view.num_blocks != self._blocks:
             self._blocks = self.view.num_blocks
             self.selected = None
+            self.marked = frozenset()
+            self.arrangement.refresh()
             self._lay_out()
         dirty = self.view.take_dirty()
-        if dirty is None:
+        if self.arrangement.refresh() or dirty is None:
             self._redraw()
             return
         lines = self._late | self._changed_lines(dirty)
@@ -139,11 +153,16 @@ class BlockMap(ScrollView, can_focus=True):
         if self.zoom != DENSITY:
             return {self.line_of(block) for block in dirty}
         lines = set()
-        for first in {block - (block - 1) % self._group for block in dirty}:
+        for first in {self._group_at(block) for block in dirty}:
             before = self._densities.pop(first, None)
             if before != self._density(first):
-                lines.add(self.line_of(first))
+                lines.add((first - 1) // self._blocks_per_line)
         return lines
+
+    def _group_at(self, block: int) -> int:
+        """The first place of the cell that shows `block` at the density zoom."""
+        place = self.arrangement.place(block)
+        return place - (place - 1) % self._group
 
     def render_line(self, y: int) -> Strip:
         line = y + self.scroll_offset.y
@@ -159,7 +178,7 @@ class BlockMap(ScrollView, can_focus=True):
             return Strip.blank(width, self.rich_style)
         parts: list[tuple[str, Style]] = []
         if self._label_width:
-            parts.append((f"{first:>{self._label_width - 1}} ", self._paint("label")))
+            parts.append((f"{self._label(first):>{self._label_width - 1}} ", self._paint("label")))
         parts += self._cells(first, min(first + per_row * self._group - 1, self.view.num_blocks))
         segments: list[Segment] = []
         run, run_style = "", parts[0][1]
@@ -172,19 +191,38 @@ class BlockMap(ScrollView, can_focus=True):
         segments.append(Segment(run, run_style))
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
+    def _label(self, place: int) -> str:
+        """In front of the line that begins there: the block's number, its owner, or its age."""
+        block, order = self.arrangement.block(place), self.arrangement.order
+        if order == "id":
+            return str(block)
+        if order == "owner":
+            return self.view.cell(block).letter
+        age = self.view.age(block)
+        return brief(age[0])[: self._label_width - 1] if age else ""
+
     def _cells(self, first: int, end: int) -> list[tuple[str, Style]]:
-        """The cells of a line whose upper row of blocks is `first..end`."""
+        """The cells of a line whose upper row is the places `first..end`."""
         if self.zoom == DENSITY:
             group = self._group
-            return [self._density(block) for block in range(first, end + 1, group)]
+            return [self._density(place) for place in range(first, end + 1, group)]
         if self.zoom == OVERVIEW:
-            return [self._half_blocks(block) for block in range(first, end + 1)]
-        return [cell for block in range(first, end + 1) for cell in self._glyphs(block)]
+            return [self._half_blocks(place) for place in range(first, end + 1)]
+        block = self.arrangement.block
+        return [cell for place in range(first, end + 1) for cell in self._glyphs(block(place))]
+
+    def _over(self, *blocks: int) -> Over:
+        """What lies over the look of these blocks, which share a cell."""
+        if self.selected in blocks:
+            return "cursor"
+        if not self.marked:
+            return ""
+        return "aside" if self.marked.isdisjoint(blocks) else "mark"
 
     def _glyphs(self, block: int) -> list[tuple[str, Style]]:
         cell = self.view.cell(block)
-        cursor = block == self.selected
-        style = self._paint(look(cell), cell.letter, cursor)
+        over = self._over(block)
+        style = self._paint(look(cell), cell.letter, over)
         owned = cell.kind in ("active", "shared", "filling")
         if cell.flash in FLASH_GLYPHS:
             glyph = FLASH_GLYPHS[cell.flash]
@@ -197,37 +235,44 @@ class BlockMap(ScrollView, can_focus=True):
         if self.zoom == LETTERS:
             return [(glyph, style)]
         if owned:
-            return [(glyph, style), (FILLS[cell.fill], self._paint(f"{look(cell)} fill", cell.letter, cursor))]
+            return [(glyph, style), (FILLS[cell.fill], self._paint(f"{look(cell)} fill", cell.letter, over))]
         return [(glyph + " ", style)]
 
     def _half_blocks(self, upper: int) -> tuple[str, Style]:
-        lower = upper + self.per_row
-        cells = [self.view.cell(block) if block <= self.view.num_blocks else None for block in (upper, lower)]
-        cursor = self.selected in (upper, lower)
+        """Two places, one above the other."""
+        places = [place for place in (upper, upper + self.per_row) if place <= self.view.num_blocks]
+        blocks = [self.arrangement.block(place) for place in places]
+        cells = [*map(self.view.cell, blocks), None][:2]
+        over = self._over(*blocks)
         top, bottom = (overview_color(cell) for cell in cells)
         used = [cell is not None and cell.kind not in ("free", "cached") for cell in cells]
         if self.app.no_color:
             glyph = "▀" if used == [True, False] else "▄" if used == [False, True] else "█" if all(used) else "·"
-            return glyph, self._paint("half", "", cursor)
+            return glyph, self._paint("half", "", over)
         if top == bottom and not any(used):
             return ("·" if cells[0] is not None and cells[0].kind == "free" else ":"), self._paint(
-                f"half {top}", "", cursor
+                f"half {top}", "", over
             )
-        return "▀", self._paint(f"half {top} {bottom}", "", cursor)
+        return "▀", self._paint(f"half {top} {bottom}", "", over)
 
     def _density(self, first: int) -> tuple[str, Style]:
-        """One cell for `_group` blocks from `first` on: how many are used, and by whom most of them."""
+        """One cell for `_group` places from `first` on: how many are used, and by whom most of them."""
         cached = self._densities.get(first)
         if cached is not None:
             return cached
         end = min(first + self._group, self.view.num_blocks + 1)
-        found = density(self.view.group(first, end))
-        cursor = self.selected is not None and first <= self.selected < end
-        drawn = self._densities[first] = (found.glyph, self._paint(f"half {found.color}", "", cursor))
+        if self.arrangement.order == "id":
+            blocks: Sequence[int] = range(first, end)
+            found = density(self.view.group(first, end))
+        else:
+            blocks = [self.arrangement.block(place) for place in range(first, end)]
+            found = density(self.view.group_of(blocks))
+        over = self._over(*blocks) if self.marked or self.selected in blocks else ""
+        drawn = self._densities[first] = (found.glyph, self._paint(f"half {found.color}", "", over))
         return drawn
 
-    def _paint(self, what: str, letter: str = "", cursor: bool = False) -> Style:
-        return self._styles.get(what, letter, cursor)
+    def _paint(self, what: str, letter: str = "", over: Over = "") -> Style:
+        return self._styles.get(what, letter, over)
 
     def _redraw(self) -> None:
         self._strips.clear()
@@ -262,7 +307,7 @@ class BlockMap(ScrollView, can_focus=True):
             return
         for changed in {block, self.selected or block}:
             self._strips.pop(self.line_of(changed), None)
-            self._densities.pop(changed - (changed - 1) % self._group, None)
+            self._densities.pop(self._group_at(changed), None)
         self.selected = block
         self.refresh()
         self._scroll_to_cursor(block)
@@ -279,12 +324,33 @@ class BlockMap(ScrollView, can_focus=True):
         if self.selected is None:
             self.select(1)
         else:
-            target = self.selected + (columns + rows * self.per_row) * self._group
+            target = self.arrangement.place(self.selected) + (columns + rows * self.per_row) * self._group
             if 1 <= target <= self.view.num_blocks:
-                self.select(target)
+                self.select(self.arrangement.block(target))
 
-    def action_jump(self, block: int) -> None:
-        self.select(block if block > 0 else self.view.num_blocks)
+    def action_jump(self, place: int) -> None:
+        if self.view.num_blocks:
+            self.select(self.arrangement.block(place if place > 0 else self.view.num_blocks))
+
+    def mark(self, blocks: Iterable[int]) -> None:
+        """Show these, and the others in the shade; none: all as they are."""
+        self.marked = frozenset(blocks)
+        self._redraw()
+
+    def action_mark_none(self) -> None:
+        self.mark(())
+
+    def set_order(self, order: Order) -> None:
+        """Show the blocks in another order; the cursor stays on its block."""
+        self.arrangement.choose(order)
+        self._redraw()
+        if self.selected is not None:
+            self._scroll_to_cursor(self.selected)
+        self.post_message(self.Rearranged())
+
+    def action_order(self) -> None:
+        """The next order."""
+        self.set_order(ORDERS[(ORDERS.index(self.arrangement.order) + 1) % len(ORDERS)])
 
     def action_zoom(self, step: int) -> None:
         """To the next zoom, in or out."""
@@ -298,9 +364,9 @@ class BlockMap(ScrollView, can_focus=True):
     def action_next_shared(self) -> None:
         """The next block with several owners, from the cursor on and round again."""
         mirror = self.view.mirror
-        count, at = self.view.num_blocks, self.selected or 0
+        count, at = self.view.num_blocks, self.arrangement.place(self.selected or 0)
         for step in range(1, count + 1):
-            block = (at + step - 1) % count + 1
+            block = self.arrangement.block((at + step - 1) % count + 1)
             if mirror is not None and mirror.refs[block] > 1:
                 self.select(block)
                 return
@@ -322,6 +388,14 @@ class BlockMap(ScrollView, can_focus=True):
         block = self.block_at(event.x, event.y + self.scroll_offset.y)
         if block is not None:
             self.select(block)
+
+
+def brief(seconds: float) -> str:
+    """A time span in at most three cells."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{min(99, int(seconds // size))}{unit}"
+    return f"{int(seconds)}s"
 
 
 def _turn(lines: list[int], late: set[int], most: int) -> tuple[list[int], set[int]]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.color import Color as RichColor
 from rich.style import Style
 from textual.color import Color
 from textual.widget import Widget
 
-from pagechat.app.pool_view import Cell, Group
+from pagechat.app.cells import Cell, Group
 from pagechat.app.widgets.tab_bar import owner_number
 from pagechat.themes import text_on
 
 FILLS = " ▁▂▃▄▅▆▇█"
-StyleKey = tuple[str, str, bool]
+Over = Literal["", "cursor", "mark", "aside"]
+"""What lies over a block's own look: the cursor; the mark of a block that was asked for; the shade on the others."""
+StyleKey = tuple[str, str, Over]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +66,14 @@ class MapStyles:
         """The theme has changed."""
         self._styles.clear()
 
-    def get(self, look: str, letter: str = "", cursor: bool = False) -> Style:
-        key = (look, letter, cursor)
+    def get(self, look: str, letter: str = "", over: Over = "") -> Style:
+        key = (look, letter, over)
         style = self._styles.get(key)
         if style is None:
-            style = self._styles[key] = self._make(look, letter, cursor)
+            style = self._styles[key] = self._make(look, letter, over)
         return style
 
-    def _make(self, look: str, letter: str, cursor: bool) -> Style:
+    def _make(self, look: str, letter: str, over: Over) -> Style:
         ground = self._widget.background_colors[1]
 
         def variable(name: str) -> Color:
@@ -107,13 +110,17 @@ class MapStyles:
                 back = variable("block-shared").blend(owner, 0.5)
         if second == "fill" and name != "filling":
             fore = back  # full: one solid tile in colour, a full glyph without
-        if cursor:
+        if over == "cursor":
             fore, back, bold = ground, variable("accent"), True
-        reverse = cursor and self._widget.app.no_color
-        if back.ansi is not None and back.ansi >= 0:
+        elif over == "aside":
+            fore, back, bold = variable("block-free"), ground, False
+        reverse = over == "cursor" and self._widget.app.no_color
+        if back.ansi is not None and back.ansi >= 0 and over != "aside":
             # Nobody knows which of the terminal's colours can be read on another: its own ground on each can.
             fore, back, reverse = back, ground, True
-        return Style(color=_rich(fore), bgcolor=_rich(back), bold=bold, underline=cursor, reverse=reverse)
+        return Style(
+            color=_rich(fore), bgcolor=_rich(back), bold=bold, underline=over in ("cursor", "mark"), reverse=reverse
+        )
 
 
 def _rich(color: Color) -> RichColor:

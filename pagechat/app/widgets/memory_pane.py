@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 
+from pagechat.app.arrangement import Order
 from pagechat.app.panels import NAME, PaneData, flow
 from pagechat.app.panels.all import PANELS
 from pagechat.app.panels.overview import totals_parts
@@ -45,7 +46,12 @@ class MemoryPane(Vertical):
     def _selected(self) -> None:
         if self._data is not None:
             self._data = replace(self._data, selected=self.query_one(BlockMap).selected)
-        self._show_panel()
+        self.redraw_panel()
+
+    @on(BlockMap.Rearranged)
+    def _rearranged(self) -> None:
+        if self._data is not None:
+            self._show_legend(self._data)
 
     @on(PanelBar.Chosen)
     def _chosen(self, event: PanelBar.Chosen) -> None:
@@ -54,7 +60,7 @@ class MemoryPane(Vertical):
     def show_panel(self, name: str) -> None:
         self.panel = name
         self.query_one(PanelBar).show(name)
-        self._show_panel()
+        self.redraw_panel()
 
     def sync_map(self) -> None:
         if self.display and self.size.width:
@@ -79,21 +85,26 @@ class MemoryPane(Vertical):
             return
         label = "frozen" if view.frozen_at is not None else "pool"
         self._line("totals").show(flow(label, totals_parts(totals, view.hit_rate), width))
-        self._show_panel()
-        owners = sorted((view.letters.get(session), data.name_of(session)) for session in view.sessions())
-        self._line("legend").show(legend(owners, width))
+        self.redraw_panel()
+        self._show_legend(data)
 
-    def _show_panel(self) -> None:
+    def redraw_panel(self) -> None:
+        """What the panel is made from may tell more than a moment ago."""
         line = self._line("panel")
         if self._data is not None and line.size.width:
             line.show(PANELS[self.panel](self._data, line.size.width, line.size.height))
+
+    def _show_legend(self, data: PaneData) -> None:
+        view, line = data.view, self._line("legend")
+        owners = sorted((view.letters.get(session), data.name_of(session)) for session in view.sessions())
+        line.show(legend(owners, line.size.width, self.block_map.arrangement.order))
 
     def _line(self, name: str) -> Line:
         return self.query_one(f"#{name}", Line)
 
 
-def legend(owners: list[tuple[str, str]], width: int) -> Content:
-    """What the glyphs mean, and the letters of the sessions that own blocks."""
+def legend(owners: list[tuple[str, str]], width: int, order: Order = "id") -> Content:
+    """What the glyphs mean, the order where it is not that of ids, and the letters of the sessions that own blocks."""
     glyphs = [
         Content.assemble(("A", "bold $background on $block-shared"), " shared"),
         Content("▃ filling"),
@@ -106,4 +117,5 @@ def legend(owners: list[tuple[str, str]], width: int) -> Content:
         Content.assemble((letter.lower(), f"bold {owner_color(letter)}"), f" {short(name, NAME)}")
         for letter, name in owners
     ]
-    return flow("legend", [*glyphs, *names], width)
+    ordered = [] if order == "id" else [Content.styled(f"by {order}", "bold $accent")]
+    return flow("legend", [*ordered, *glyphs, *names], width)

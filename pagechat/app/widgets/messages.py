@@ -167,8 +167,3 @@ def _chunks(pieces: list[str]) -> list[str]:
         else:
             chunks.append(piece)
     return chunks
-
-
-def view_of(message: Message) -> Question | Answer:
-    """The widget of a message. A system message looks like a question."""
-    return Answer(message) if message.role == "assistant" else Question(message)

@@ -25,11 +25,20 @@ class QueueView(Line):
         if len(conversation.queue) > MOST:
             lines.append(Content.styled(f"and {len(conversation.queue) - MOST:,} more", "$muted"))
         if conversation.queue:
-            held = "The last answer failed: enter sends the next one. " if conversation.held else ""
-            lines.append(Content.styled(f"{held}up takes the last one back", "$muted"))
+            picking = "Pick an answer, and it is sent. " if conversation.choosing else ""
+            held = _why_held(conversation)
+            lines.append(Content.styled(f"{picking}{held}up takes the last one back", "$muted"))
         if editing:
             lines.append(
                 Content.styled("editing an earlier message: enter goes on from there, esc does not", "$accent")
             )
         self.display = bool(lines)
         self.show(Content("\n").join(lines))
+
+
+def _why_held(conversation: Conversation) -> str:
+    """Why the queue stands still, and what makes it go on."""
+    if not conversation.held:
+        return ""
+    why = "The last answer failed" if conversation.state == "error" else "Not sent yet when pagechat was left"
+    return f"{why}: enter sends the next one. "

@@ -17,7 +17,8 @@ from textual.widgets import Static
 from pagechat.app.commands.all import COMMANDS
 from pagechat.app.conversation import Conversation
 from pagechat.app.message import Message
-from pagechat.app.widgets.messages import Answer, Question, view_of
+from pagechat.app.widgets.candidates import view_of
+from pagechat.app.widgets.messages import Answer, Question
 
 WINDOW = 24
 """Messages mounted at first, and more by each step to the top, at most."""
@@ -123,6 +124,10 @@ class Transcript(VerticalScroll):
         if messages.index(message) < self._begin:
             await self.show_earlier(messages.index(message))
         self._mark(message)
+
+    def view_of(self, message: Message) -> Question | Answer | None:
+        """The mounted widget of a message."""
+        return next((view for view in self._views if view.message is message), None)
 
     def step_selection(self, by: int) -> None:
         mounted = self._mounted

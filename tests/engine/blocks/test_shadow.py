@@ -59,6 +59,24 @@ def test_free_slots_are_external_waste_while_a_request_fits_in_no_hole() -> None
     assert by_policy(shadows.status([]))["contiguous-oracle"] == (2, 0, 170, 0, 0)
 
 
+def test_regions_tell_what_is_kept_for_whom() -> None:
+    # given 256 slots, a context of 128, and two requests, of 40 + 20 tokens and of 10 + 6
+    shadows = Shadows(num_blocks=16, block_size=16, max_context=128)
+    shadows.arrive("a", 40, 20, session="essay")
+    shadows.arrive("b", 10, 6, session="poem")
+    regions = {
+        s.policy: [(r.first, r.length, r.tokens, r.longest, r.session) for r in s.regions]
+        for s in shadows.status([holding("a", 50)])
+    }
+    # then each has what its policy reserves, first fit: max 128, pow2 40 + 32 and 10 + 8, oracle what comes
+    assert regions == {
+        "paged": [],
+        "contiguous-max": [(0, 128, 50, 60, "essay"), (128, 128, 0, 16, "poem")],
+        "contiguous-pow2": [(0, 72, 50, 60, "essay"), (72, 18, 0, 16, "poem")],
+        "contiguous-oracle": [(0, 60, 50, 60, "essay"), (60, 16, 0, 16, "poem")],
+    }
+
+
 def test_requests_are_held_first_come_first_served() -> None:
     # given room for one reservation of the whole context, and a small request behind a large one
     shadows = Shadows(num_blocks=8, block_size=16, max_context=128)

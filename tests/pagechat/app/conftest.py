@@ -28,6 +28,9 @@ def open_app(db: Path, monkeypatch: pytest.MonkeyPatch) -> OpenApp:
     """`async with open_app(daemon, size=...) as (app, pilot)`: an app that is connected and ready."""
     monkeypatch.setattr(link, "SUBSCRIBE_S", 0)  # the fake subscribes at once
     monkeypatch.setattr(pace, "SHARE", 100.0)  # the engine is in this process: its work is not the app's
+    monkeypatch.setenv("PAGECHAT_CONFIG", str(db.with_name("config.toml")))
+    for screen in ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"):  # the clipboard of who runs the tests is theirs
+        monkeypatch.delenv(screen, raising=False)
 
     @asynccontextmanager
     async def open_(

@@ -15,10 +15,12 @@ from engine.core import EngineCore
 from engine.protocol import (
     Accepted,
     AddRequest,
+    BlockContent,
     ChatMessage,
     ChatOptions,
     Delta,
     Finished,
+    GetBlock,
     LoadProgress,
     ModelInfo,
     SamplingParams,
@@ -68,13 +70,17 @@ class FakeReports:
 @dataclass
 class _Run:
     request_id: str
-    pieces: list[str]
+    answers: list[list[str]]
+    """The pieces of each answer."""
     queue: asyncio.Queue[Accepted | Delta | Finished | Exception]
     started: float
     session: str
     prompt_tokens: int
+    priority: int = 0
     ttft: float | None = None
-    said: list[str] = field(default_factory=list)
+    said: dict[int, list[str]] = field(default_factory=dict)
+    """What each answer has said."""
+    ended: set[int] = field(default_factory=set)
 
 
 class FakeDaemon:
@@ -93,6 +99,7 @@ class FakeDaemon:
         """Sessions keep their blocks between turns, as those of the real app do."""
         self.num_blocks, self.block_size, self.step_s, self.script = num_blocks, block_size, step_s, script
         self.state = "ready"
+        self.model = MODEL
         self.load: LoadProgress | None = None
         self.error: str | None = None
         self.dead: str | None = None
@@ -150,8 +157,10 @@ class FakeDaemon:
                 request_id=run.request_id,
                 session=run.session,
                 prompt=tuple(prompt),
-                sampling=SamplingParams(max_tokens=len(run.pieces), temperature=0, seed=0),
+                sampling=SamplingParams(max_tokens=max(map(len, run.answers)), temperature=0, seed=0),
                 keep=self.keeps,
+                n=len(run.answers),
+                priority=run.priority,
             )
         )
         self.runs[run.request_id] = run
@@ -164,7 +173,8 @@ class FakeDaemon:
         if run is not None:
             self.core.abort(request_id)
             self._publish(self.core.flush())
-            self._finish(run, "abort", 0)
+            for index in range(len(run.answers)):
+                self._finish(run, "abort", 0, index)
 
     async def _loop(self) -> None:
         while self.runs:
@@ -187,24 +197,34 @@ class FakeDaemon:
                     run.queue.put_nowait(RequestFailed(output.code or "internal", output.message))
                     continue
                 run.ttft = run.ttft or time.monotonic() - run.started
-                run.said.append(run.pieces[len(run.said)])
-                run.queue.put_nowait(Delta(request_id=run.request_id, text=run.said[-1], tokens=len(run.said)))
+                said, pieces = run.said.setdefault(output.index, []), run.answers[output.index]
+                if len(said) < len(pieces):
+                    said.append(pieces[len(said)])
+                    run.queue.put_nowait(
+                        Delta(request_id=run.request_id, text=said[-1], tokens=len(said), index=output.index)
+                    )
                 if output.finish_reason:
-                    self._finish(run, "stop", output.cached_tokens)
+                    self._finish(run, "stop", output.cached_tokens, output.index)
             if not self.core.has_work and self.runs:
                 return
 
-    def _finish(self, run: _Run, reason: str, cached: int) -> None:
-        self.runs.pop(run.request_id, None)
-        usage = Usage(prompt_tokens=run.prompt_tokens, cached_tokens=cached, completion_tokens=len(run.said))
+    def _finish(self, run: _Run, reason: str, cached: int, index: int) -> None:
+        if index in run.ended:
+            return
+        run.ended.add(index)
+        if len(run.ended) == len(run.answers):
+            self.runs.pop(run.request_id, None)
+        said = run.said.get(index, [])
+        usage = Usage(prompt_tokens=run.prompt_tokens, cached_tokens=cached, completion_tokens=len(said))
         timing = Timing(ttft_s=run.ttft, total_s=time.monotonic() - run.started)
         run.queue.put_nowait(
             Finished(
                 request_id=run.request_id,
-                text="".join(run.said),
+                text="".join(said),
                 finish_reason=reason,
                 usage=usage,
                 timing=timing,
+                index=index,
             )
         )
 
@@ -228,7 +248,9 @@ class FakeClient:
         options: ChatOptions | None = None,
         request_id: str | None = None,
         keep: bool = False,
+        n: int = 1,
         continue_final: bool = False,
+        priority: int = 0,
     ) -> AsyncIterator[Accepted | Delta | Finished]:
         self._check()
         self.daemon.asked.append(list(messages))
@@ -239,28 +261,33 @@ class FakeClient:
         prompt = "\n".join(message.content for message in messages).encode()
         run = _Run(
             request_id or "request",
-            list(self.daemon.script(messages[-1].content)),
+            [list(self.daemon.script(messages[-1].content)) for _ in range(n)],
             asyncio.Queue(),
             time.monotonic(),
             session or "",
             len(prompt),
+            priority,
         )
         self.daemon.start(run, prompt)
         yield Accepted(request_id=run.request_id, prompt_tokens=len(prompt))
+        unfinished = n
         try:
-            while True:
+            while unfinished:
                 item = await run.queue.get()
                 if isinstance(item, Exception):
                     raise item
+                unfinished -= isinstance(item, Finished)
                 yield item
-                if isinstance(item, Finished):
-                    return
         finally:
             self.daemon.abort(run.request_id)
 
     async def cancel(self, request_id: str) -> None:
         self._check()
         self.daemon.abort(request_id)
+
+    async def set_priority(self, request_id: str, priority: int) -> None:
+        self._check()
+        self.daemon.core.set_priority(request_id, priority)
 
     async def status(self) -> Status:
         self._check()
@@ -271,7 +298,7 @@ class FakeClient:
             pid=1,
             daemon_version="0",
             uptime_s=1.0,
-            model=MODEL if daemon.state == "ready" else None,
+            model=daemon.model if daemon.state == "ready" else None,
             device="cpu",
             load=daemon.load,
             error=daemon.error,
@@ -290,12 +317,14 @@ class FakeClient:
         self._check()
         return self.daemon.core.session_infos()
 
-    async def manage_session(self, action: SessionAction, session: str, target: str = "") -> SessionReply:
+    async def manage_session(
+        self, action: SessionAction, session: str, target: str = "", tokens: int | None = None
+    ) -> SessionReply:
         self._check()
-        core, tokens = self.daemon.core, 0
+        core, shared = self.daemon.core, 0
         try:
             if action == "fork":
-                tokens = core.fork_session(session, target)
+                shared = core.fork_session(session, target, tokens)
             elif action == "close":
                 core.sessions.close(session)
             else:
@@ -303,7 +332,11 @@ class FakeClient:
         except UnknownSession:
             return SessionReply(ticket=1, ok=False, message=f"no session {session!r} here")
         self.daemon._publish(core.flush())
-        return SessionReply(ticket=1, ok=action != "fork" or tokens > 0, message=action, tokens=tokens)
+        return SessionReply(ticket=1, ok=action != "fork" or shared > 0, message=action, tokens=shared)
+
+    async def block(self, block: int) -> BlockContent:
+        self._check()
+        return self.daemon.core.block_content(GetBlock(ticket=1, block=block))
 
     async def pieces(self, messages: Sequence[ChatMessage], continue_final: bool = False) -> list[str]:
         self._check()

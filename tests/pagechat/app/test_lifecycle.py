@@ -307,3 +307,36 @@ async def test_a_signal_saves_and_ends(open_app: OpenApp, db: Path) -> None:
         await wait_until(pilot, lambda: not app.is_running)
         await asyncio.sleep(0)
     assert [(m.content, m.status) for m in Store(db).messages(chat)][1] == ("w0 w1 ", "stopped")
+
+
+async def test_a_queue_survives_leaving_and_nothing_of_it_is_sent_unseen(open_app: OpenApp) -> None:
+    loading = FakeDaemon()
+    loading.state = "loading"
+    async with open_app(loading, ready=False) as (app, pilot):
+        await wait_until(pilot, lambda: app.screen is app.main)
+        await pilot.press(*"one", "enter", *"two", "enter", *"three", "enter")
+        await pilot.press("up")  # taken back: it does not wait any more
+        assert app.tabs.active.queue == ["one", "two"]
+    daemon = FakeDaemon()
+    async with open_app(daemon) as (app, pilot):
+        await wait_until(pilot, lambda: "Not sent yet when pagechat was left: enter sends" in screen_text(app))
+        assert all(line in screen_text(app) for line in ("queued 1  one", "queued 2  two"))
+        assert daemon.asked == []
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: len(app.tabs.active.messages) == 4 and not app.tabs.streaming)
+        assert [asked[-1].content for asked in daemon.asked] == ["one", "two"]
+    async with open_app(daemon) as (app, pilot):
+        assert app.tabs.active.queue == []
+        assert len(app.tabs.active.messages) == 4
+
+
+async def test_a_chat_whose_only_prompt_was_taken_back_leaves_no_trace(open_app: OpenApp, db: Path) -> None:
+    loading = FakeDaemon()
+    loading.state = "loading"
+    async with open_app(loading, ready=False) as (app, pilot):
+        await wait_until(pilot, lambda: app.screen is app.main)
+        await pilot.press(*"one", "enter")
+        await app.keeper.flush()
+        assert len(app.keeper.store.chats()) == 1
+        await pilot.press("up")
+    assert Store(db).chats() == []

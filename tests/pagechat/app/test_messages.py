@@ -133,6 +133,23 @@ async def test_a_fork_is_a_new_tab_whose_blocks_are_shared(open_app: OpenApp, db
     assert (found.parent, found.forked_at) == (parent.id, 2)
 
 
+async def test_a_fork_in_mid_chat_shares_the_blocks_up_to_there(open_app: OpenApp) -> None:
+    daemon = FakeDaemon(keeps=True, script=lambda prompt: [prompt[0]] * 40)
+    async with open_app(daemon) as (app, pilot):
+        await answered(app, pilot, "q" * 40)
+        await answered(app, pilot, "r" * 40)
+        parent = app.tabs.active
+        await pilot.press("alt+up", "up", "up", "f")  # the first answer
+        await wait_until(pilot, lambda: len(app.tabs.conversations) == 2)
+        child = app.tabs.active
+        assert len(child.messages) == 2
+        tables = {table.session: table for table in daemon.core.snapshot(1).sequences}
+        upto = len("q" * 40 + "\n" + "q" * 40)  # a token a character, as the fake daemon reads a chat
+        assert tables[child.id].length == upto
+        assert tables[child.id].blocks == tables[parent.id].blocks[: -(-upto // 16)]
+        assert len(tables[parent.id].blocks) > len(tables[child.id].blocks)
+
+
 async def test_copies_go_to_the_clipboard(open_app: OpenApp) -> None:
     answer = "See\n\n```py\nx = 1\n```\n\nor\n\n```\ny\n```\n"
     async with open_app(FakeDaemon(script=lambda _: [answer])) as (app, pilot):

@@ -162,7 +162,7 @@ def test_requests_are_listed_with_their_state() -> None:
     text = requests.content(pool.data(), 120, 11).plain
     line = next(line for line in text.splitlines() if " essay " in line)
     # 42 of the 43 tokens have KV
-    assert line.split()[2:5] == ["decode", "3", "42"]
+    assert line.split()[2:6] == ["decode", "0", "3", "42"]
     assert requests.state_of(Timeline(1, "a"), 100.0, True) == "resident"
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from engine.blocks.mirror import MirrorGap, PoolMirror
 from engine.protocol import PoolEvent, SequenceSnapshot, Snapshot, StepReport
+from pagechat.app.cells import Cell
 from pagechat.app.letters import LETTERS, NO_LETTER, Letters
 from pagechat.app.panels.figures import compare, table_line
-from pagechat.app.pool_view import FLASH_S, Cell, PoolView
+from pagechat.app.pool_view import FLASH_S, PoolView
 
 
 class Clock:

@@ -106,6 +106,28 @@ async def test_a_fork_shares_the_blocks(client: AsyncEngineClient) -> None:
     assert status.pool.shared == found["chat"].blocks
 
 
+async def test_a_fork_of_some_tokens_shares_the_blocks_of_these(client: AsyncEngineClient) -> None:
+    await turn(client, user(QUESTION))
+    reply = await client.manage_session("fork", "chat", "branch", 5)
+    assert (reply.ok, reply.tokens, (await infos(client))["branch"].tokens) == (True, 5, 5)
+    for action, tokens in (("pin", 5), ("fork", 0)):
+        with pytest.raises(RequestFailed) as caught:
+            await client.manage_session(action, "chat", "other" if action == "fork" else "", tokens)  # type: ignore[arg-type]
+        assert caught.value.code == "bad_request"
+
+
+async def test_a_full_block_has_a_name_by_which_it_is_found(client: AsyncEngineClient) -> None:
+    await turn(client, user(QUESTION))
+    snapshot = await client.snapshot()
+    full, last = snapshot.sequences[0].blocks[0], snapshot.sequences[0].blocks[-1]
+    assert snapshot.sequences[0].length % snapshot.block_size
+    name = (await client.block(full)).name
+    assert name is not None
+    assert len(bytes.fromhex(name)) == 32, "a SHA-256"
+    for block in (last, 0, 10**6):  # not full, the null block, no block
+        assert (await client.block(block)).name is None
+
+
 async def test_an_unknown_session_is_a_reply_not_a_failure(client: AsyncEngineClient) -> None:
     reply = await client.manage_session("pin", "nobody")
     assert (reply.ok, reply.message) == (False, "no session 'nobody' here")
