@@ -238,7 +238,7 @@ def fuse_layers(
     """All of a decoder's layers as one operation, for plans of compiled kernels; None where there is no such thing.
 
     It does what norm_linear, rope_angles, rope_and_cache, paged_attention, add_linear, norm_swiglu and add_linear do,
-    layer after layer, to the bit.
+    layer after layer, but for the last bit of the angles.
     """
     return cpp_kernels.fuse_layers(
         layers, heads=heads, kv_heads=kv_heads, head_dim=head_dim, eps=eps, inv_freq=inv_freq

@@ -81,7 +81,7 @@ inline bool find_grid(const float* values, float& scale, float& least) {
         high = values[k] > high ? values[k] : high;
     }
     least = low;
-    const float tolerance = std::fmax(std::fabs(low), std::fabs(high)) / 256;
+    const float tolerance = std::fmax(std::fabs(low), std::fabs(high)) / 128;
     for (int steps = 15; steps >= 1; steps--) {
         scale = (high - low) / steps;
         const float inverse = scale > 0 ? 1 / scale : 0;
