@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ def run(*, run_dir: Path | None, daemon_args: list[str], theme: str | None) -> i
     Connects to the daemon of `run_dir` (None: this user's) or starts one with `daemon_args`, which then ends
     with the app. Exit code 2: no such theme. 1: the history cannot be used, or the last words were not saved.
     """
+    gc.disable()  # until the first screen: imports make many objects and no garbage, and looking takes a fifth of it
     from pagechat.store import Store, StoreError
 
     if not _theme_exists(theme):
@@ -62,10 +64,12 @@ def run_replay(file: Path, *, theme: str | None) -> int:
 
 
 def _theme_exists(theme: str | None) -> bool:
+    if theme is None:
+        return True
     from pagechat.themes import load_themes
 
     names = sorted(loaded.name for loaded in load_themes()[0])
-    if theme is None or theme in names:
+    if theme in names:
         return True
     print(f"pagechat: no theme {theme!r}; there are {', '.join(names)}", file=sys.stderr)
     return False

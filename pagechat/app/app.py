@@ -53,7 +53,7 @@ class PagechatApp(App[None]):
     """The app over any `Client`; `open_client` finds or starts a daemon and connects."""
 
     TITLE = "pagechat"
-    CSS_PATH = Path("app.tcss")
+    CSS_PATH: ClassVar = [Path("app.tcss"), Path("screens/main.tcss")]  # at once: a screen's own is read a second time
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", show=False, priority=True)]
 
     def __init__(
@@ -95,6 +95,10 @@ class PagechatApp(App[None]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._glyph_filters]
 
+    def get_default_screen(self) -> Screen[None]:
+        """The main one from the start: an empty one below it would be laid out and drawn first."""
+        return self.main
+
     async def on_mount(self) -> None:
         await self._choose_theme()
         keys, wrong_keys = keymap.load(keymap.path(), BY_ID)
@@ -102,14 +106,6 @@ class PagechatApp(App[None]):
         for problem in wrong_keys:
             self.notify(problem, title="Keys skipped", severity="warning", markup=False)
         self.theme_changed_signal.subscribe(self, self._theme_changed)
-        try:
-            await self.tabs.restore()
-        except StoreError as error:
-            self._trouble(f"The open chats could not be restored: {error}")
-        await self.push_screen(self.main)
-        self.link = Link(self._open_client, self._reset_pool, self.view.apply, self._link_changed)
-        self.main.attach(self.link)
-        self._start(self.link.run())
         self._start(self.keeper.run())
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
             loop = asyncio.get_running_loop()
@@ -117,6 +113,7 @@ class PagechatApp(App[None]):
             loop.add_signal_handler(signal.SIGHUP, self._end_by, self._leave_no_terminal)
         self._tell_theme_problems()
         self.set_interval(THEMES_S, self._reload_themes)
+        self.main.call_after_refresh(self._connect)  # the first screen comes before anything it can do without
 
     def get_driver_class(self) -> type[Driver]:
         return lasting(super().get_driver_class())
@@ -159,6 +156,13 @@ class PagechatApp(App[None]):
 
     # -- the connection ------------------------------------------------------------------------
 
+    def _connect(self) -> None:
+        gc.set_threshold(*GC_THRESHOLDS)
+        gc.enable()
+        self.link = Link(self._open_client, self._reset_pool, self.view.apply, self._link_changed)
+        self.main.attach(self.link)
+        self._start(self.link.run())
+
     def _reset_pool(self, snapshot: Snapshot | None) -> None:
         self.view.reset(snapshot)
         # A mirror of a large pool is some hundred thousand objects without a cycle. Looking through them for garbage
@@ -166,7 +170,6 @@ class PagechatApp(App[None]):
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
 
     def _link_changed(self, state: LinkState) -> None:
         self.main.show_link(state)

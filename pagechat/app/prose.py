@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 from functools import cache
+from typing import TYPE_CHECKING
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from textual.content import Content
-from textual.highlight import highlight
 from textual.style import Style
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 THINK, THOUGHT = "<think>", "</think>"
 SKETCH_LIMIT = 8_000
@@ -23,6 +25,8 @@ SKETCH_LIMIT = 8_000
 @cache
 def _parser() -> MarkdownIt:
     """The parser of all answers: GitHub flavour; HTML stays text (`vector<int>`, `<think>`)."""
+    from markdown_it import MarkdownIt  # with the first answer: an empty screen comes sooner without it
+
     return MarkdownIt("gfm-like", {"html": False})
 
 
@@ -149,7 +153,7 @@ class _Painter:
     def _code(self, token: Token) -> None:
         code = token.content.rstrip("\n").expandtabs(4)
         language = token.info.split()[0] if token.info.split() else ""
-        content = highlight(code, language=language) if self._highlight and language else Content(code)
+        content = _highlighted(code, language) if self._highlight and language else Content(code)
         for line in content.split("\n", allow_blank=True):
             self._line(Content.assemble(("▏ ", "$frame"), line))
 
@@ -171,6 +175,12 @@ class _Painter:
         if self._marker is not None:
             prefix[-1], self._marker = self._marker, None
         self.lines.append(Content.assemble(*prefix, content) if prefix else content)
+
+
+def _highlighted(code: str, language: str) -> Content:
+    from textual.highlight import highlight  # brings pygments, with the first code
+
+    return highlight(code, language=language)
 
 
 def _inline(token: Token) -> Content:

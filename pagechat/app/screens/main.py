@@ -54,7 +54,6 @@ class MainScreen(Screen[None]):
     What a person can do is in `pagechat.app.commands`; each of these is run with this screen.
     """
 
-    CSS_PATH = "main.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (50, "-narrow"), (100, "-wide")]  # noqa: RUF012 - declared so by Textual
     VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-middle"), (32, "-high")]  # noqa: RUF012
 
@@ -139,6 +138,10 @@ class MainScreen(Screen[None]):
 
     async def on_mount(self) -> None:
         self.composer.focus()
+        try:
+            await self.tabs.restore()
+        except StoreError as error:
+            self.notify(f"The open chats could not be restored: {error}", severity="error", markup=False)
         await self.show_active()
         self.set_interval(TICK_S, self._tick)
 
