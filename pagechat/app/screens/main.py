@@ -25,6 +25,7 @@ from pagechat.app.keeper import Keeper
 from pagechat.app.link import Link, LinkState
 from pagechat.app.message import Message
 from pagechat.app.pace import Pace
+from pagechat.app.painting import FrugalCompositor
 from pagechat.app.panels import PaneData
 from pagechat.app.pool_view import PoolView
 from pagechat.app.screens.dialogs import Confirm
@@ -45,7 +46,9 @@ from pagechat.app.widgets.transcript import Transcript
 from pagechat.store import StoreError
 from pagechat.text_safety import sanitize
 
-TICK_S = 0.1
+TICK_S = 0.05
+TEXTS_EVERY = 10
+"""Ticks."""
 
 
 class MainScreen(Screen[None]):
@@ -66,6 +69,7 @@ class MainScreen(Screen[None]):
     def __init__(self, tabs: Tabs, view: PoolView, keeper: Keeper, tour_card: TourCard | None = None) -> None:
         """`tour_card`: shown at the foot, for the guided tour."""
         super().__init__()
+        self._compositor = FrugalCompositor()
         self._tour_card = tour_card
         self.tabs = tabs
         self.view = view
@@ -80,7 +84,7 @@ class MainScreen(Screen[None]):
         self._editing: Message | None = None
         self._pace = Pace()
         self._ticks = 0
-        """Frames drawn."""
+        """At which something was drawn."""
         self._pane_title = ""
         self._code_block: tuple[object, int] = (None, 0)
 
@@ -164,16 +168,18 @@ class MainScreen(Screen[None]):
         self._show_texts()
 
     async def _tick(self) -> None:
+        """Draw one part of the screen: a key that comes meanwhile waits for that part, and not for all of them."""
         if self.sender.pump(self.tabs.conversations):
             await self.remember_tabs()
         if not self._pace.may_draw():
             return
         self._ticks += 1
-        self.query_one(MemoryPane).sync_map()
         transcript = self._transcripts.get(self.tabs.active.id)
-        if transcript is not None:
+        if self._ticks % 2 and transcript is not None:
             await transcript.sync()
-        if self._ticks % 5 == 0:
+        elif self._ticks % TEXTS_EVERY:
+            self.query_one(MemoryPane).sync_map()
+        else:
             if self.view.moving or self.tabs.streaming:  # a quiet pool is not worth minutes of flat lines
                 self.gauges.sample(self.view)
             self._show_texts()
@@ -181,7 +187,7 @@ class MainScreen(Screen[None]):
 
     def show_tabs(self) -> None:
         self.tabs.active.unread = False
-        settled = self._ticks % 5 == 0
+        settled = self._ticks % TEXTS_EVERY == 0
         tabs = []
         for conversation, old in zip(self.tabs.conversations, self._old_tabs(), strict=True):
             state = conversation.state
