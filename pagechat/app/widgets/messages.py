@@ -21,7 +21,6 @@ from pagechat.app.prose import (
     THOUGHT,
     draw,
     finished_blocks,
-    has_references,
     sketch,
     split_blocks,
     split_reasoning,
@@ -90,7 +89,7 @@ class Answer(LaidOutOnce, Vertical):
         if streaming:
             await self._draw_growing(text, thought is not None)
         else:
-            await self._commit([text] if has_references(text) else split_blocks(text))
+            await self._commit(split_blocks(text))
             self._tail.display = False
             self._facts.update(Content(facts_line(message)))
             error = message.facts.get("error")

@@ -23,8 +23,8 @@ from pagechat.app.widgets.messages import Answer, Question, view_of
 
 WINDOW = 24
 """Messages mounted at first, and more by each step to the top, at most."""
-WINDOW_CHARACTERS = 6_000
-"""Of these messages together: some screens full. At least one message is mounted, however long."""
+WINDOW_CHARACTERS = 4_000
+"""Of these messages together: a screen full. At least one message is mounted, however long."""
 MOST = 72
 """Messages mounted at most while new ones arrive."""
 REDRAW_S = 0.08
