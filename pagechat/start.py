@@ -10,7 +10,13 @@ import os
 import sys
 from typing import NoReturn
 
-NO_OPTIONS = {"PAGECHAT_DATA_DIR", "PAGECHAT_CACHE_DIR", "PAGECHAT_RUN_DIR"}
+NO_OPTIONS = {
+    "PAGECHAT_ASCII",
+    "PAGECHAT_CACHE_DIR",
+    "PAGECHAT_DATA_DIR",
+    "PAGECHAT_NO_MOUSE",
+    "PAGECHAT_RUN_DIR",
+}
 """Variables that the app finds by itself; every other PAGECHAT_* may be the value of an option."""
 
 

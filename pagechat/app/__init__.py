@@ -49,6 +49,7 @@ def run_tour(*, daemon_args: list[str], theme: str | None) -> int:
 def run_replay(file: Path, *, theme: str | None) -> int:
     """Play a recording. Exit code 1: it cannot be read."""
     from pagechat.app.replay import ReplayApp
+    from pagechat.app.terminal import wants_mouse
     from pagechat.recording import RecordingError, load
 
     if not _theme_exists(theme):
@@ -59,7 +60,7 @@ def run_replay(file: Path, *, theme: str | None) -> int:
         print(f"pagechat: {error}", file=sys.stderr)
         return 1
     app = ReplayApp(recording, theme=theme)
-    app.run()
+    app.run(mouse=wants_mouse())
     return app.return_code or 0
 
 
@@ -79,6 +80,7 @@ def _run_connected(
     store: Store, run_dir: Path | None, daemon_args: list[str], theme: str | None, tour: bool = False
 ) -> int:
     from pagechat.app.app import PagechatApp
+    from pagechat.app.terminal import wants_mouse
     from pagechat.client import AsyncEngineClient, NoDaemon
     from pagechat.daemon.launch import Launched, LaunchError, ensure_daemon
     from pagechat.rundir import RunDirError
@@ -99,7 +101,7 @@ def _run_connected(
 
     app: PagechatApp = PagechatApp(open_client, store, theme=theme, tour=tour)
     try:
-        app.run()
+        app.run(mouse=wants_mouse())
     finally:
         for daemon in launched:
             daemon.stop()

@@ -34,7 +34,7 @@ from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.screens.help import HelpScreen
 from pagechat.app.screens.main import MainScreen
 from pagechat.app.tabs import Tabs
-from pagechat.app.terminal import lasting
+from pagechat.app.terminal import FEW_COLORS_THEME, lasting, without_colors
 from pagechat.app.tour import Tour
 from pagechat.app.widgets.tour_card import TourCard
 from pagechat.store import Store, StoreError
@@ -93,7 +93,8 @@ class PagechatApp(App[None]):
         return our_variables()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), *self._glyph_filters]
+        filters = super().get_line_filters()
+        return [*(without_colors(filters) if self.no_color else filters), *self._glyph_filters]
 
     def get_default_screen(self) -> Screen[None]:
         """The main one from the start: an empty one below it would be laid out and drawn first."""
@@ -126,7 +127,10 @@ class PagechatApp(App[None]):
         except StoreError:
             remembered = None
         theme = self._wanted_theme or remembered
-        if theme in self.available_themes:
+        few = self.no_color or self.console.color_system == "standard"
+        if few and not self._wanted_theme:
+            self.theme = FEW_COLORS_THEME
+        elif theme in self.available_themes:
             self.theme = theme
 
     def _tell_theme_problems(self) -> None:
@@ -149,6 +153,8 @@ class PagechatApp(App[None]):
 
     async def _theme_changed(self, theme: Theme) -> None:
         self.view.redraw_all()
+        if theme.name == FEW_COLORS_THEME:
+            return  # it may be this terminal's, and not the person's choice
         try:
             await self.keeper.call(self.keeper.store.remember, "theme", theme.name)
         except StoreError as error:

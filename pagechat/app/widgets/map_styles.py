@@ -109,6 +109,9 @@ class MapStyles:
             fore = back  # full: one solid tile in colour, a full glyph without
         if cursor:
             fore, back, bold = ground, variable("accent"), True
+        if self._widget.app.current_theme.ansi:  # what is mixed is none of the terminal's own colours
+            fore = owner if fore.ansi is None else fore
+            back = ground if back.ansi is None else back
         reverse = cursor and self._widget.app.no_color
         if back.ansi is not None and back.ansi >= 0:
             # Nobody knows which of the terminal's colours can be read on another: its own ground on each can.
