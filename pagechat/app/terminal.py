@@ -1,4 +1,4 @@
-"""What terminals cannot do, and what people do not want of them. And a terminal that may go away while the app draws on it.
+"""What terminals cannot do, what people do not want of them, and a terminal that may go away while the app draws on it.
 
 Textual writes in a thread, which an error ends; from then on the app's next frames fill its queue, and the app waits in
 the middle of one for ever, deaf to SIGHUP. So errors stay here: what is drawn on no terminal is seen by nobody.
@@ -15,7 +15,7 @@ from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
 
 FEW_COLORS_THEME = "terminal"
-"""For terminals of sixteen colours: what comes nearest to any other theme's colours may not be readable on each other."""
+"""For terminals of sixteen colours: those nearest to another theme's may not be readable on each other."""
 
 
 def wants_mouse() -> bool:

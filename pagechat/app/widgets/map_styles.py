@@ -81,7 +81,9 @@ class MapStyles:
         fore, back = owner, ground
         look, _, second = look.partition(" ")
         name, _, flash = look.partition("!")
-        if name in ("label", "free"):
+        if name == "label":
+            fore = variable("muted")
+        elif name == "free":
             fore = variable("block-free")
         elif name == "shared":
             fore, back, bold = ground, variable("block-shared"), True

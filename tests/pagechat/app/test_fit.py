@@ -20,7 +20,6 @@ from tests.pagechat.app.conftest import OpenApp
 from tests.pagechat.app.fake import FakeDaemon
 from tests.pagechat.app.waiting import drawn, say, screen_text, wait_until
 
-
 ANSWER = "- a\n- b\n\n```python\nx = 1\n```\n\n| a | b |\n|--|--|\n| 1 | 2 |\n\n[link](https://example.org) *so*\n"
 
 
