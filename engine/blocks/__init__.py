@@ -13,12 +13,11 @@ shadow.py      what each policy would hold of the live requests, without holding
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from engine.blocks.contiguous import ContiguousBlocks
-from engine.blocks.events import EventLog
-from engine.blocks.paged import PagedBlocks
-from engine.blocks.tables import BlockTables
+if TYPE_CHECKING:
+    from engine.blocks.events import EventLog
+    from engine.blocks.tables import BlockTables
 
 Policy = Literal["paged", "contiguous-max", "contiguous-pow2", "contiguous-oracle"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -35,6 +34,10 @@ def make_tables(
     events: EventLog | None = None,
 ) -> BlockTables:
     """The block tables of a policy over a new pool, which reports to `events`."""
+    # Imported here: whoever only mirrors a pool needs no sequences, and no numpy.
+    from engine.blocks.contiguous import ContiguousBlocks
+    from engine.blocks.paged import PagedBlocks
+
     if policy == "paged":
         return PagedBlocks(num_blocks, block_size, prefix_cache=prefix_cache, host_slots=host_slots, events=events)
     return ContiguousBlocks(num_blocks, block_size, policy=policy, max_context=max_context, events=events)

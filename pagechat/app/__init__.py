@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +19,7 @@ def run(*, run_dir: Path | None, daemon_args: list[str], theme: str | None) -> i
     Connects to the daemon of `run_dir` (None: this user's) or starts one with `daemon_args`, which then ends
     with the app. Exit code 2: no such theme. 1: the history cannot be used, or the last words were not saved.
     """
+    gc.disable()  # until the first screen: imports make many objects and no garbage, and looking takes a fifth of it
     from pagechat.store import Store, StoreError
 
     if not _theme_exists(theme):
@@ -46,6 +48,7 @@ def run_tour(*, daemon_args: list[str], theme: str | None) -> int:
 def run_replay(file: Path, *, theme: str | None) -> int:
     """Play a recording. Exit code 1: it cannot be read."""
     from pagechat.app.replay import ReplayApp
+    from pagechat.app.terminal import wants_mouse
     from pagechat.recording import RecordingError, load
 
     if not _theme_exists(theme):
@@ -56,15 +59,17 @@ def run_replay(file: Path, *, theme: str | None) -> int:
         print(f"pagechat: {error}", file=sys.stderr)
         return 1
     app = ReplayApp(recording, theme=theme)
-    app.run()
+    app.run(mouse=wants_mouse())
     return app.return_code or 0
 
 
 def _theme_exists(theme: str | None) -> bool:
+    if theme is None:
+        return True
     from pagechat.themes import load_themes
 
     names = sorted(loaded.name for loaded in load_themes()[0])
-    if theme is None or theme in names:
+    if theme in names:
         return True
     print(f"pagechat: no theme {theme!r}; there are {', '.join(names)}", file=sys.stderr)
     return False
@@ -75,11 +80,12 @@ def _run_connected(
 ) -> int:
     from pagechat.app.app import PagechatApp
     from pagechat.app.servers import Servers
+    from pagechat.app.terminal import wants_mouse
 
     servers = Servers(run_dir, daemon_args)
     app: PagechatApp = PagechatApp(servers.open, store, theme=theme, tour=tour, servers=servers)
     try:
-        app.run()
+        app.run(mouse=wants_mouse())
     finally:
         servers.stop()
     return app.return_code or 0

@@ -36,7 +36,7 @@ from pagechat.app.screens.help import HelpScreen
 from pagechat.app.screens.main import MainScreen
 from pagechat.app.servers import Servers
 from pagechat.app.tabs import Tabs
-from pagechat.app.terminal import lasting
+from pagechat.app.terminal import FEW_COLORS_THEME, lasting, without_colors
 from pagechat.app.tour import Tour
 from pagechat.app.widgets.tour_card import TourCard
 from pagechat.store import Store, StoreError
@@ -56,7 +56,7 @@ class PagechatApp(App[None]):
     """The app over any `Client`; `open_client` finds or starts a daemon and connects."""
 
     TITLE = "pagechat"
-    CSS_PATH = Path("app.tcss")
+    CSS_PATH: ClassVar = [Path("app.tcss"), Path("screens/main.tcss")]  # at once: a screen's own is read a second time
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", show=False, priority=True)]
 
     def __init__(
@@ -99,7 +99,12 @@ class PagechatApp(App[None]):
         return our_variables()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), *self._glyph_filters]
+        filters = super().get_line_filters()
+        return [*(without_colors(filters) if self.no_color else filters), *self._glyph_filters]
+
+    def get_default_screen(self) -> Screen[None]:
+        """The main one from the start: an empty one below it would be laid out and drawn first."""
+        return self.main
 
     async def on_mount(self) -> None:
         await self._choose_theme()
@@ -108,14 +113,6 @@ class PagechatApp(App[None]):
         for problem in wrong_keys:
             self.notify(problem, title="Keys skipped", severity="warning", markup=False)
         self.theme_changed_signal.subscribe(self, self._theme_changed)
-        try:
-            await self.tabs.restore()
-        except StoreError as error:
-            self._trouble(f"The open chats could not be restored: {error}")
-        await self.push_screen(self.main)
-        self.link = Link(self._open_client, self._reset_pool, self.view.apply, self._link_changed)
-        self.main.attach(self.link)
-        self._start(self.link.run())
         self._start(self.keeper.run())
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
             loop = asyncio.get_running_loop()
@@ -123,6 +120,7 @@ class PagechatApp(App[None]):
             loop.add_signal_handler(signal.SIGHUP, self._end_by, self._leave_no_terminal)
         self._tell_theme_problems()
         self.set_interval(THEMES_S, self._reload_themes)
+        self.main.call_after_refresh(self._connect)  # the first screen comes before anything it can do without
 
     def get_driver_class(self) -> type[Driver]:
         return lasting(super().get_driver_class())
@@ -135,7 +133,10 @@ class PagechatApp(App[None]):
         except StoreError:
             remembered = None
         theme = self._wanted_theme or remembered
-        if theme in self.available_themes:
+        few = self.no_color or self.console.color_system == "standard"
+        if few and not self._wanted_theme:
+            self.theme = FEW_COLORS_THEME
+        elif theme in self.available_themes:
             self.theme = theme
 
     def _tell_theme_problems(self) -> None:
@@ -158,12 +159,21 @@ class PagechatApp(App[None]):
 
     async def _theme_changed(self, theme: Theme) -> None:
         self.view.redraw_all()
+        if theme.name == FEW_COLORS_THEME:
+            return  # it may be this terminal's, and not the person's choice
         try:
             await self.keeper.call(self.keeper.store.remember, "theme", theme.name)
         except StoreError as error:
             self._trouble(f"Not saved: {error}")
 
     # -- the connection ------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        gc.set_threshold(*GC_THRESHOLDS)
+        gc.enable()
+        self.link = Link(self._open_client, self._reset_pool, self.view.apply, self._link_changed)
+        self.main.attach(self.link)
+        self._start(self.link.run())
 
     def _reset_pool(self, snapshot: Snapshot | None) -> None:
         self.view.reset(snapshot)
@@ -172,7 +182,6 @@ class PagechatApp(App[None]):
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
 
     def _link_changed(self, state: LinkState) -> None:
         self.main.show_link(state)

@@ -1,10 +1,10 @@
-"""How quick the app is: `python -m pagechat.app.benchmark`. Needs no model; takes about a minute.
+"""How quick the app is: `python -m pagechat.app.benchmark`. Takes about a minute; a daemon is started for it.
 
 The app runs in a pseudo-terminal, as for a person. Four tabs stream 50 tokens a second each, and telemetry of a pool of
 65,536 blocks comes ten times a second, both prepared beforehand, so that their making costs nothing. Measured:
 
 - from a key press to its letter among the bytes the terminal gets (p50, p95), and the app's processor time meanwhile
-- from the start of the program to the input on the screen
+- from the start of the program, `pagechat` and nothing else, to the input on the screen, beside a daemon that runs
 - opening a chat of 20,000 tokens, and what redrawing its growing answer takes beside that of a new chat
 """
 
@@ -21,13 +21,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pagechat.app.benchmark_load import NUM_BLOCKS, TABS, TOKENS_PER_S, LoadedClient, long_chat
 from pagechat.bench.machine import this_machine
+from pagechat.client import EngineClient
+from pagechat.daemon.launch import ensure_daemon
 
 if TYPE_CHECKING:  # imported when it is measured
     from pagechat.app.app import PagechatApp
@@ -46,10 +48,10 @@ LONG_TOKENS = 20_000
 def main() -> int:
     """Run everything, or, with an argument, the app that is measured."""
     if sys.argv[1:]:
-        return asyncio.run(_app(Path(sys.argv[2]), loaded=sys.argv[1] == "loaded"))
+        return asyncio.run(_app(Path(sys.argv[1])))
     print(this_machine().line())
     print(f"{COLUMNS}x{ROWS} cells; {TABS} tabs of {TOKENS_PER_S} tokens/s, {NUM_BLOCKS:,} blocks changing at 10 Hz\n")
-    starts = [_start() for _ in range(STARTS)]
+    starts = _starts()
     print(f"start to input on screen     {_ms(statistics.median(starts))}, slowest {_ms(max(starts))}  (aim 700 ms)")
     delays, share = _typing()
     p95 = statistics.quantiles(delays, n=20)[-1]
@@ -71,13 +73,18 @@ def _ms(seconds: float) -> str:
 class Terminal:
     """A child with a terminal of its own, read as raw bytes."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *command: str, environment: Mapping[str, str] | None = None) -> None:
         self.started = time.perf_counter()
         master, slave = pty.openpty()
         _set_size(slave)
-        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"}
+        environment = {
+            **(environment or os.environ),
+            "TERM": "xterm-256color",
+            "COLORTERM": "truecolor",
+            "LANG": "C.UTF-8",
+        }
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "pagechat.app.benchmark", *arguments],
+            [sys.executable, *command],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -127,23 +134,52 @@ def _set_size(descriptor: int) -> None:
 
 
 @contextmanager
-def _terminal(what: str) -> Iterator[Terminal]:
+def _ending(terminal: Terminal) -> Iterator[Terminal]:
+    try:
+        yield terminal
+    finally:
+        terminal.end()
+
+
+def _starts() -> list[float]:
+    """Seconds of each start. The first is left out: as on any machine, it compiles what the others find compiled."""
     with tempfile.TemporaryDirectory(prefix="pagechat-bench-") as folder:
-        terminal = Terminal(what, str(Path(folder) / "chats.db"))
+        place = Path(folder)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PAGECHAT_")}
+        environment |= {
+            "PAGECHAT_RUN_DIR": str(place / "run"),
+            "PAGECHAT_DATA_DIR": str(place / "data"),
+            "XDG_CONFIG_HOME": str(place / "config"),
+            "PYTHONPYCACHEPREFIX": str(place / "compiled"),
+        }
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        daemon = ensure_daemon(place / "run", ["--no-http", "--num-blocks", "256"])
+        assert daemon is not None, "nobody else knows this folder"
         try:
-            yield terminal
+            _wait_until_ready(place / "run")
+            return [_start(environment) for _ in range(STARTS + 1)][1:]
         finally:
-            terminal.end()
+            daemon.stop()
 
 
-def _start() -> float:
-    with _terminal("idle") as terminal:
+def _wait_until_ready(run_dir: Path) -> None:
+    with EngineClient.connect(run_dir) as client:
+        while client.status().state != "ready":
+            time.sleep(0.2)
+
+
+def _start(environment: Mapping[str, str]) -> float:
+    terminal = Terminal("-c", "from pagechat.start import main; main()", environment=environment)
+    with _ending(terminal):
         return terminal.wait_for("rite a message") - terminal.started
 
 
 def _typing() -> tuple[list[float], float]:
     """(delay of each key, the app's processor time as a share of one core)."""
-    with _terminal("loaded") as terminal:
+    with (
+        tempfile.TemporaryDirectory(prefix="pagechat-bench-") as folder,
+        _ending(Terminal("-m", "pagechat.app.benchmark", str(Path(folder) / "chats.db"))) as terminal,
+    ):
         terminal.wait_for("●")
         terminal.read_for(3.0)
         delays: list[float] = []
@@ -161,11 +197,11 @@ def _typing() -> tuple[list[float], float]:
         return delays, (terminal.processor_s() - used) / elapsed
 
 
-async def _app(db: Path, *, loaded: bool) -> int:
+async def _app(db: Path) -> int:
     from pagechat.app.app import PagechatApp
     from pagechat.store import Store
 
-    client = LoadedClient(NUM_BLOCKS if loaded else 64)
+    client = LoadedClient(NUM_BLOCKS)
 
     async def connect() -> LoadedClient:
         return client
@@ -173,8 +209,7 @@ async def _app(db: Path, *, loaded: bool) -> int:
     client.prepare()
     gc.freeze()  # what was prepared is none of the app's: it need not look through it for garbage
     app = PagechatApp(connect, Store(db))
-    if loaded:
-        app.call_later(_load, app)
+    app.call_later(_load, app)
     await app.run_async()
     return app.return_code or 0
 

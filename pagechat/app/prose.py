@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 from functools import cache
+from typing import TYPE_CHECKING
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from textual.content import Content
-from textual.highlight import highlight
 from textual.style import Style
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 THINK, THOUGHT = "<think>", "</think>"
 SKETCH_LIMIT = 8_000
@@ -23,23 +25,34 @@ SKETCH_LIMIT = 8_000
 @cache
 def _parser() -> MarkdownIt:
     """The parser of all answers: GitHub flavour; HTML stays text (`vector<int>`, `<think>`)."""
+    from markdown_it import MarkdownIt  # with the first answer: an empty screen comes sooner without it
+
     return MarkdownIt("gfm-like", {"html": False})
 
 
 def split_blocks(text: str) -> list[str]:
-    """`text` cut between its top-level blocks; the pieces joined are the text.
+    """`text` cut between its top-level blocks; the pieces joined are the text, and mean what they meant in it.
 
-    Pieces mean what they meant in the whole, reference links apart (see `has_references`).
+    A text that defines link references is one piece: the others would not know them.
     """
-    starts = [token.map[0] for token in _parser().parse(text) if token.map and token.level == 0 and token.nesting >= 0]
+    pieces, references = _cut(text)
+    return [text] if references else pieces
+
+
+def _cut(text: str) -> tuple[list[str], bool]:
+    """(the top-level blocks, whether any defines a link reference)."""
+    env: dict[str, object] = {}
+    tokens = _parser().parse(text, env)
+    references = bool(env.get("references"))
+    starts = [token.map[0] for token in tokens if token.map and token.level == 0 and token.nesting >= 0]
     if len(starts) < 2:
-        return [text] if text else []
+        return ([text] if text else []), references
     lines = text.split("\n")  # what the parser counts as lines; splitlines() knows more
     offsets = [0]
     for line in lines:
         offsets.append(offsets[-1] + len(line) + 1)
     cuts = [0, *(offsets[start] for start in starts[1:]), len(text)]
-    return [text[begin:end] for begin, end in itertools.pairwise(cuts) if begin < end]
+    return [text[begin:end] for begin, end in itertools.pairwise(cuts) if begin < end], references
 
 
 def finished_blocks(text: str) -> list[str]:
@@ -48,7 +61,7 @@ def finished_blocks(text: str) -> list[str]:
     Text that is appended changes the last line, and through it the block it belongs to (`#` is a heading, `#x`
     goes on with the paragraph above). So the blocks are those of the whole lines, and the last of them is left out.
     """
-    return split_blocks(text[: text.rfind("\n") + 1])[:-1]
+    return _cut(text[: text.rfind("\n") + 1])[0][:-1]
 
 
 def code_blocks(text: str) -> list[str]:
@@ -64,13 +77,6 @@ def split_reasoning(text: str) -> tuple[str | None, str]:
         return None, text
     thought, _, answer = text.lstrip().removeprefix(THINK).partition(THOUGHT)
     return thought.strip("\n"), answer.lstrip("\n")
-
-
-def has_references(text: str) -> bool:
-    """True when the text defines link references, which pieces cannot see from each other."""
-    env: dict[str, object] = {}
-    _parser().parse(text, env)
-    return bool(env.get("references"))
 
 
 def sketch(text: str) -> Content:
@@ -149,7 +155,7 @@ class _Painter:
     def _code(self, token: Token) -> None:
         code = token.content.rstrip("\n").expandtabs(4)
         language = token.info.split()[0] if token.info.split() else ""
-        content = highlight(code, language=language) if self._highlight and language else Content(code)
+        content = _highlighted(code, language) if self._highlight and language else Content(code)
         for line in content.split("\n", allow_blank=True):
             self._line(Content.assemble(("▏ ", "$frame"), line))
 
@@ -171,6 +177,12 @@ class _Painter:
         if self._marker is not None:
             prefix[-1], self._marker = self._marker, None
         self.lines.append(Content.assemble(*prefix, content) if prefix else content)
+
+
+def _highlighted(code: str, language: str) -> Content:
+    from textual.highlight import highlight  # brings pygments, with the first code
+
+    return highlight(code, language=language)
 
 
 def _inline(token: Token) -> Content:

@@ -60,7 +60,6 @@ class TimeLine(Line):
 class ReplayScreen(Screen[None]):
     """Draws what the player's view shows."""
 
-    CSS_PATH = "screens/main.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - declared so by Textual
     VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-middle"), (32, "-high")]  # noqa: RUF012
 
@@ -164,7 +163,7 @@ class ReplayApp(App[None]):
     """Plays one recording."""
 
     TITLE = "pagechat"
-    CSS_PATH = Path("app.tcss")
+    CSS_PATH: ClassVar = [Path("app.tcss"), Path("screens/main.tcss")]
 
     def __init__(self, recording: Recording, *, theme: str | None = None) -> None:
         super().__init__()

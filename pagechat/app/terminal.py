@@ -1,4 +1,4 @@
-"""A terminal that may go away while the app draws on it.
+"""What terminals cannot do, what people do not want of them, and a terminal that may go away while the app draws on it.
 
 Textual writes in a thread, which an error ends; from then on the app's next frames fill its queue, and the app waits in
 the middle of one for ever, deaf to SIGHUP. So errors stay here: what is drawn on no terminal is seen by nobody.
@@ -7,9 +7,25 @@ the middle of one for ever, deaf to SIGHUP. So errors stay here: what is drawn o
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 from textual.driver import Driver
+from textual.filter import LineFilter, Monochrome, NoColor
+
+FEW_COLORS_THEME = "terminal"
+"""For terminals of sixteen colours: those nearest to another theme's may not be readable on each other."""
+
+
+def wants_mouse() -> bool:
+    """False when $PAGECHAT_NO_MOUSE is set: selecting, and panes of a multiplexer, are then the terminal's own."""
+    return os.environ.get("PAGECHAT_NO_MOUSE", "") in ("", "0")
+
+
+def without_colors(filters: Sequence[LineFilter]) -> list[LineFilter]:
+    """For NO_COLOR. Textual turns colours into greys, which are colours too (https://no-color.org)."""
+    return [*(one for one in filters if not isinstance(one, Monochrome | NoColor)), NoColor()]
 
 
 class LastingTerminal:

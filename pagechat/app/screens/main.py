@@ -26,6 +26,7 @@ from pagechat.app.keeper import Keeper
 from pagechat.app.link import Link, LinkState
 from pagechat.app.message import Message
 from pagechat.app.pace import Pace
+from pagechat.app.painting import FrugalCompositor
 from pagechat.app.panels import PaneData
 from pagechat.app.pool_view import PoolView
 from pagechat.app.screens.dialogs import Confirm
@@ -46,7 +47,9 @@ from pagechat.app.widgets.transcript import Transcript
 from pagechat.store import StoreError
 from pagechat.text_safety import sanitize
 
-TICK_S = 0.1
+TICK_S = 0.05
+TEXTS_EVERY = 10
+"""Ticks."""
 
 
 class MainScreen(Screen[None]):
@@ -55,7 +58,6 @@ class MainScreen(Screen[None]):
     What a person can do is in `pagechat.app.commands`; each of these is run with this screen.
     """
 
-    CSS_PATH = "main.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (50, "-narrow"), (100, "-wide")]  # noqa: RUF012 - declared so by Textual
     VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-middle"), (32, "-high")]  # noqa: RUF012
 
@@ -68,6 +70,7 @@ class MainScreen(Screen[None]):
     def __init__(self, tabs: Tabs, view: PoolView, keeper: Keeper, tour_card: TourCard | None = None) -> None:
         """`tour_card`: shown at the foot, for the guided tour."""
         super().__init__()
+        self._compositor = FrugalCompositor()
         self._tour_card = tour_card
         self.tabs = tabs
         self.view = view
@@ -83,7 +86,7 @@ class MainScreen(Screen[None]):
         self._editing: Message | None = None
         self._pace = Pace()
         self._ticks = 0
-        """Frames drawn."""
+        """At which something was drawn."""
         self._pane_title = ""
         self._code_block: tuple[object, int] = (None, 0)
 
@@ -141,6 +144,10 @@ class MainScreen(Screen[None]):
 
     async def on_mount(self) -> None:
         self.composer.focus()
+        try:
+            await self.tabs.restore()
+        except StoreError as error:
+            self.notify(f"The open chats could not be restored: {error}", severity="error", markup=False)
         await self.show_active()
         self.set_interval(TICK_S, self._tick)
 
@@ -163,16 +170,18 @@ class MainScreen(Screen[None]):
         self._show_texts()
 
     async def _tick(self) -> None:
+        """Draw one part of the screen: a key that comes meanwhile waits for that part, and not for all of them."""
         if self.sender.pump(self.tabs.conversations):
             await self.remember_tabs()
         if not self._pace.may_draw():
             return
         self._ticks += 1
-        self.query_one(MemoryPane).sync_map()
         transcript = self._transcripts.get(self.tabs.active.id)
-        if transcript is not None:
+        if self._ticks % 2 and transcript is not None:
             await transcript.sync()
-        if self._ticks % 5 == 0:
+        elif self._ticks % TEXTS_EVERY:
+            self.query_one(MemoryPane).sync_map()
+        else:
             if self.view.moving or self.tabs.streaming:  # a quiet pool is not worth minutes of flat lines
                 self.gauges.sample(self.view)
             self._show_texts()
@@ -180,7 +189,7 @@ class MainScreen(Screen[None]):
 
     def show_tabs(self) -> None:
         self.tabs.active.unread = False
-        settled = self._ticks % 5 == 0
+        settled = self._ticks % TEXTS_EVERY == 0
         tabs = []
         for conversation, old in zip(self.tabs.conversations, self._old_tabs(), strict=True):
             state = conversation.state

@@ -84,7 +84,9 @@ class MapStyles:
         fore, back = owner, ground
         look, _, second = look.partition(" ")
         name, _, flash = look.partition("!")
-        if name in ("label", "free"):
+        if name == "label":
+            fore = variable("muted")
+        elif name == "free":
             fore = variable("block-free")
         elif name == "shared":
             fore, back, bold = ground, variable("block-shared"), True
@@ -114,6 +116,9 @@ class MapStyles:
             fore, back, bold = ground, variable("accent"), True
         elif over == "aside":
             fore, back, bold = variable("block-free"), ground, False
+        if self._widget.app.current_theme.ansi:  # what is mixed is none of the terminal's own colours
+            fore = owner if fore.ansi is None else fore
+            back = ground if back.ansi is None else back
         reverse = over == "cursor" and self._widget.app.no_color
         if back.ansi is not None and back.ansi >= 0 and over != "aside":
             # Nobody knows which of the terminal's colours can be read on another: its own ground on each can.

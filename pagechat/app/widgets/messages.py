@@ -10,19 +10,23 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.geometry import Region, Size
 from textual.message import Message as Event
+from textual.selection import Selection
 from textual.widgets import Static
 
 from pagechat.app.message import Message, facts_line
+from pagechat.app.painting import LaidOutOnce
 from pagechat.app.prose import (
     THOUGHT,
     draw,
     finished_blocks,
-    has_references,
     sketch,
     split_blocks,
     split_reasoning,
 )
+from pagechat.app.widgets.line import Line
+from pagechat.app.widgets.passage import Passage
 from pagechat.text_safety import sanitize
 
 CHUNK = 3_000
@@ -33,7 +37,7 @@ THINKING_CHARACTERS = 300
 """The end of what is being thought, while it is."""
 
 
-class Question(Static):
+class Question(LaidOutOnce, Static):
     """What the person wrote. Never parsed."""
 
     def __init__(self, message: Message) -> None:
@@ -46,7 +50,7 @@ class Question(Static):
         super().__init__(content, markup=False)
 
 
-class Answer(Vertical):
+class Answer(LaidOutOnce, Vertical):
     """What the model wrote, so far."""
 
     def __init__(self, message: Message) -> None:
@@ -56,10 +60,10 @@ class Answer(Vertical):
         """All of the reasoning is shown."""
         self._drawn: tuple[int, bool] | None = None
         self._pieces: list[str] = []
-        self._chunks: list[str] = []
+        self._chunks: list[list[str]] = []
         self._widgets: list[Prose] = []
-        self._reasoning = Static(classes="reasoning", markup=False)
-        self._tail = Static(classes="tail", markup=False)
+        self._reasoning = Line(classes="reasoning")
+        self._tail = Line(classes="tail")
         self._problem = Static(classes="problem", markup=False)
         self._facts = Static(classes="facts", markup=False)
 
@@ -85,7 +89,7 @@ class Answer(Vertical):
         if streaming:
             await self._draw_growing(text, thought is not None)
         else:
-            await self._commit([text] if has_references(text) else split_blocks(text))
+            await self._commit(split_blocks(text))
             self._tail.display = False
             self._facts.update(Content(facts_line(message)))
             error = message.facts.get("error")
@@ -103,7 +107,7 @@ class Answer(Vertical):
         await self._commit([*self._pieces, *finished])
         tail = text[done + sum(map(len, finished)) :]
         self._tail.display = bool(tail) or not thinks
-        self._tail.update(sketch(tail) if tail else Content.styled("…", "$muted"))
+        self._tail.show(sketch(tail) if tail else Content.styled("…", "$muted"))
 
     def _show_reasoning(self, thought: str | None, *, thinking: bool) -> None:
         self._reasoning.display = thought is not None
@@ -116,7 +120,7 @@ class Answer(Vertical):
             text = Content.assemble((f"▾ thought, {words:,} words\n", "bold"), thought)
         else:
             text = Content(f"▸ thought, {words:,} words (click, or t, to read)")
-        self._reasoning.update(text)
+        self._reasoning.show(text)
 
     def on_click(self, event: events.Click) -> None:
         if event.widget is self._reasoning:
@@ -134,16 +138,16 @@ class Answer(Vertical):
             same += 1
         for widget in self._widgets[len(chunks) :]:
             await widget.remove()
-        for widget, chunk in zip(self._widgets[same:], chunks[same:], strict=False):
-            widget.update(draw(chunk))
-        fresh = [Prose(draw(chunk)) for chunk in chunks[len(self._widgets) :]]
+        for widget, before, chunk in zip(self._widgets[same:], self._chunks[same:], chunks[same:], strict=False):
+            widget.become(before, chunk)
+        fresh = [Prose(chunk) for chunk in chunks[len(self._widgets) :]]
         self._widgets[len(chunks) :] = fresh
         self._chunks = chunks
         if fresh:
             await self.mount_all(fresh, before=self._tail)
 
 
-class Prose(Static):
+class Prose(LaidOutOnce, Static):
     """A piece of an answer."""
 
     class LinkClicked(Event):
@@ -151,19 +155,47 @@ class Prose(Static):
             super().__init__()
             self.href = href
 
-    def __init__(self, content: Content) -> None:
-        super().__init__(content, markup=False)
+    def __init__(self, pieces: list[str]) -> None:
+        """`pieces`: top-level blocks of Markdown."""
+        self._passage = Passage(map(draw, pieces))
+        super().__init__(self._passage, markup=False)
+        self.auto_links = False  # links have a look of their own; looking for them costs as much as wrapping
+
+    def become(self, before: list[str], pieces: list[str]) -> None:
+        """Show `pieces` from now on, in place of `before`."""
+        if pieces[: len(before)] == before:
+            end = self.content_size.height
+            self._passage.extend(map(draw, pieces[len(before) :]))
+            grown = self._passage.get_height(self.styles.get_rules(), self.content_size.width) - end
+            self.refresh(Region(0, end, self.content_size.width, grown + self.gutter.bottom), layout=True)
+        else:
+            self._passage = Passage(map(draw, pieces))
+            self.update(self._passage)
+
+    def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:
+        if size.width == self._size.width and size.height > self._size.height:
+            self._size = size  # it has grown at its end: the lines above stay as they were drawn
+        return super()._size_updated(size, virtual_size, container_size, layout)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str]:
+        return selection.extract(str(self._passage)), "\n"
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._passage.forget_lines()
 
     def action_link(self, href: str) -> None:
         self.post_message(self.LinkClicked(href))
 
 
-def _chunks(pieces: list[str]) -> list[str]:
-    """The pieces in order, joined to chunks of about `CHUNK` characters."""
-    chunks: list[str] = []
+def _chunks(pieces: list[str]) -> list[list[str]]:
+    """The pieces in order, those of a chunk together of about `CHUNK` characters."""
+    chunks: list[list[str]] = []
+    room = 0
     for piece in pieces:
-        if chunks and len(chunks[-1]) + len(piece) <= CHUNK:
-            chunks[-1] += piece
-        else:
-            chunks.append(piece)
+        if len(piece) > room or not chunks:
+            chunks.append([])
+            room = CHUNK
+        chunks[-1].append(piece)
+        room -= len(piece)
     return chunks

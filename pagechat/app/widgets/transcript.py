@@ -17,21 +17,23 @@ from textual.widgets import Static
 from pagechat.app.commands.all import COMMANDS
 from pagechat.app.conversation import Conversation
 from pagechat.app.message import Message
+from pagechat.app.painting import LaidOutOnce
 from pagechat.app.widgets.candidates import view_of
+from pagechat.app.widgets.line import Line
 from pagechat.app.widgets.messages import Answer, Question
 
 WINDOW = 24
 """Messages mounted at first, and more by each step to the top, at most."""
-WINDOW_CHARACTERS = 6_000
-"""Of these messages together: some screens full. At least one message is mounted, however long."""
+WINDOW_CHARACTERS = 4_000
+"""Of these messages together: a screen full. At least one message is mounted, however long."""
 MOST = 72
 """Messages mounted at most while new ones arrive."""
-REDRAW_S = 0.1
+REDRAW_S = 0.08
 DUTY = 0.15
 """Most of the time that redrawing a growing answer may take: a slow redraw makes redraws rarer."""
 
 
-class Transcript(VerticalScroll):
+class Transcript(LaidOutOnce, VerticalScroll):
     """Draws its conversation when `sync` is called; follows the end while the person is at the end.
 
     While it has the focus, a cursor is on one message, and the keys of the message commands work.
@@ -56,10 +58,10 @@ class Transcript(VerticalScroll):
         self._drawn = -1
         self._next_at = 0.0
         self._drawing = asyncio.Lock()
-        self._earlier = Static(classes="earlier", markup=False)
-        self._welcome = Static(classes="welcome", markup=False)
+        self._earlier = Line(classes="earlier")
+        self._welcome = Line(classes="welcome")
         # One child, never shorter than the view: an anchored container with less would scroll above its top.
-        self._list = Vertical(self._earlier, self._welcome, classes="messages")
+        self._list = Messages(self._earlier, self._welcome, classes="messages")
 
     def compose(self) -> ComposeResult:
         yield self._list
@@ -76,7 +78,7 @@ class Transcript(VerticalScroll):
         return [view for view in self._list.children if isinstance(view, Question | Answer)]
 
     async def sync(self, now: bool = False) -> None:
-        """Draw what is new; at most ten times a second, unless `now`."""
+        """Draw what is new; at most twelve times a second, unless `now`."""
         if not self.stale or (time.monotonic() < self._next_at and not now) or (self._drawing.locked() and not now):
             return
         async with self._drawing:
@@ -212,11 +214,15 @@ class Transcript(VerticalScroll):
 
     def _describe(self) -> None:
         self._earlier.display = self._begin > 0
-        self._earlier.update(Content(f"↑ {self._begin:,} earlier messages (page up, or click)"))
+        self._earlier.show(Content(f"↑ {self._begin:,} earlier messages (page up, or click)"))
         self._welcome.display = not self.conversation.messages
         if not self.conversation.messages:
             hint = "\nAs the answer grows, the map fills with the blocks it takes."
-            self._welcome.update(Content.assemble(("Ask something.", "bold"), (hint, "$muted")))
+            self._welcome.show(Content.assemble(("Ask something.", "bold"), (hint, "$muted")))
+
+
+class Messages(LaidOutOnce, Vertical):
+    """Under each other."""
 
 
 def _window(messages: list[Message], end: int) -> int:

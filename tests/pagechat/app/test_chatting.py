@@ -144,12 +144,12 @@ async def test_a_link_is_opened_only_after_asking(open_app: OpenApp, monkeypatch
         await wait_until(pilot, lambda: not app.tabs.streaming and list(app.main.query(Prose)))
         await pilot.pause(0.15)
         paragraph = app.main.query_one(Prose)
-        await pilot.click(paragraph, offset=(1, 0))
+        await pilot.click(paragraph, offset=(4, 0))
         await wait_until(pilot, lambda: isinstance(app.screen, Confirm))
         assert opened == []
         await pilot.press("y")
         await wait_until(pilot, lambda: opened == ["https://example.org/x"])
-        await pilot.click(paragraph, offset=(10, 0))
+        await pilot.click(paragraph, offset=(13, 0))
         await pilot.pause()
         assert not isinstance(app.screen, Confirm)
 

@@ -6,17 +6,21 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+from rich.style import Style
 from textual.widgets import TextArea
 
 from pagechat import settings
 from pagechat.app import app as app_module
-from pagechat.app import keymap
+from pagechat.app import keymap, run
+from pagechat.app.app import PagechatApp
 from pagechat.app.commands.all import COMMANDS
 from pagechat.app.screens.totals import TotalsScreen
 from pagechat.themes import user_theme_dir
 from tests.pagechat.app.conftest import OpenApp
 from tests.pagechat.app.fake import FakeDaemon
-from tests.pagechat.app.waiting import say, screen_text, wait_until
+from tests.pagechat.app.waiting import drawn, say, screen_text, wait_until
+
+ANSWER = "- a\n- b\n\n```python\nx = 1\n```\n\n| a | b |\n|--|--|\n| 1 | 2 |\n\n[link](https://example.org) *so*\n"
 
 
 def test_commands_have_names_of_their_own_and_keys_a_terminal_sends() -> None:
@@ -36,7 +40,7 @@ def test_commands_have_names_of_their_own_and_keys_a_terminal_sends() -> None:
 
 async def test_without_unicode_every_glyph_of_ours_is_ascii(open_app: OpenApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAGECHAT_ASCII", "1")
-    daemon = FakeDaemon(keeps=True, script=lambda _: ["- a\n- b\n\n```\nx\n```\n\n| a | b |\n|--|--|\n| 1 | 2 |\n"])
+    daemon = FakeDaemon(keeps=True, script=lambda _: [ANSWER])
     async with open_app(daemon) as (app, pilot):
         await say(app, pilot, "q" * 40)
         await wait_until(pilot, lambda: not app.tabs.streaming)
@@ -50,6 +54,59 @@ async def test_without_unicode_every_glyph_of_ours_is_ascii(open_app: OpenApp, m
 
 def strips(app: object) -> list:  # type: ignore[type-arg]
     return app.screen._compositor.render_strips()  # type: ignore[attr-defined,no-any-return]
+
+
+async def test_without_colour_nothing_is_coloured_and_all_can_be_told_apart(
+    open_app: OpenApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with open_app(FakeDaemon(keeps=True, script=lambda _: [ANSWER])) as (app, pilot):
+        await say(app, pilot, "q" * 40)
+        await wait_until(pilot, lambda: not app.tabs.streaming and drawn(app))
+        for keys in ([], ["alt+up", "up"], ["f3", "right"], ["f1"], ["escape", "f4"]):
+            await pilot.press(*keys)
+            await pilot.pause(0.1)
+            for style in styles(app):
+                assert style.color is None or style.color.is_default
+                assert style.bgcolor is None or style.bgcolor.is_default
+            if keys == ["alt+up", "up"]:
+                assert "█ qqq" in screen_text(app)  # the cursor is on the question
+            if keys == ["f3", "right"]:
+                assert any(style.reverse and style.underline for style in styles(app))  # and on a block
+        assert await app.keeper.call(app.keeper.store.recall, "theme") is None
+
+
+async def test_sixteen_colours_are_the_terminals_own(open_app: OpenApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("COLORTERM", raising=False)
+    async with open_app(FakeDaemon(keeps=True, script=lambda _: [ANSWER])) as (app, pilot):
+        assert app.theme == "terminal"
+        await say(app, pilot, "q" * 40)
+        await wait_until(pilot, lambda: not app.tabs.streaming and drawn(app))
+        for keys in ([], ["f3", "right"], ["f1"], ["escape", "f4"]):
+            await pilot.press(*keys)
+            await pilot.pause(0.1)
+            mixed = {
+                (segment.text, str(segment.style))
+                for strip in strips(app)
+                for segment in strip
+                if segment.style is not None and "#" in str(segment.style)
+            }
+            assert mixed == set()
+        assert await app.keeper.call(app.keeper.store.recall, "theme") is None
+
+
+def styles(app: PagechatApp) -> list[Style]:
+    return [segment.style for strip in strips(app) for segment in strip if segment.style is not None]
+
+
+def test_the_mouse_can_be_left_to_the_terminal(monkeypatch: pytest.MonkeyPatch, folders: Path) -> None:
+    asked = []
+    monkeypatch.setattr(PagechatApp, "run", lambda self, mouse: asked.append(mouse))
+    for value in ("", "0", "1"):
+        monkeypatch.setenv("PAGECHAT_NO_MOUSE", value)
+        run(run_dir=None, daemon_args=[], theme=None)
+    assert asked == [True, True, False]
 
 
 async def test_a_users_keys_take_the_place_of_ours_and_wrong_ones_are_told(open_app: OpenApp, folders: Path) -> None:

@@ -11,7 +11,6 @@ from pagechat.app.prose import (
     code_blocks,
     draw,
     finished_blocks,
-    has_references,
     sketch,
     split_blocks,
     split_reasoning,
@@ -33,8 +32,13 @@ def test_the_pieces_are_the_text(text: str) -> None:
 @settings(max_examples=100)
 def test_pieces_mean_what_they_meant_in_the_whole(text: str) -> None:
     parser = _parser()
-    if not has_references(text):
-        assert "".join(parser.render(piece) for piece in split_blocks(text)) == parser.render(text)
+    assert "".join(parser.render(piece) for piece in split_blocks(text)) == parser.render(text)
+
+
+def test_a_text_with_link_references_is_cut_only_while_it_grows() -> None:
+    text = "[page][x] tables\n\n[x]: https://example.org\n\nmore\n"
+    assert split_blocks(text) == [text]
+    assert finished_blocks(text) == ["[page][x] tables\n\n[x]: https://example.org\n\n"]
 
 
 @given(TEXTS, TEXTS)
