@@ -40,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(base, ignore_errors=True))
     os.environ.update({name: str(base / folder) for name, folder in FOLDERS.items()})
     os.environ[MARK] = base.name
+    os.environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}  # whatever runs the tests: themes differ
+    os.environ.pop("NO_COLOR", None)
     os.environ["PAGECHAT_HTTP"] = "off"  # nobody takes port 8008 of this machine; tests of HTTP ask for a free one
     for name in [name for name in os.environ if name.startswith("PAGECHAT_")]:
         if name not in {

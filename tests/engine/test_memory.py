@@ -21,7 +21,7 @@ BLOCK = 16 * 2 * 2 * 2 * 16 * 4
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     directory = tiny_llama(tmp_path_factory.mktemp("model"))
-    return load(directory, EngineConfig(model=str(directory)), lambda _: None)
+    return load(directory, EngineConfig(model=str(directory), dtype="float32"), lambda _: None)
 
 
 def free(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:

@@ -29,7 +29,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(directory: Path) -> LoadedModel:
-    return load(directory, EngineConfig(model=str(directory)), lambda _: None)
+    return load(directory, EngineConfig(model=str(directory), dtype="float32"), lambda _: None)
 
 
 def make_sequence(number: int, tokens: list[int], table: list[int], sampling: SamplingParams = GREEDY) -> Sequence:

@@ -40,7 +40,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def load_tiny(directory: Path, **config: Any) -> LoadedModel:
-    return load(directory, EngineConfig(model=str(directory), **config), lambda _: None)
+    return load(directory, EngineConfig(model=str(directory), **{"dtype": "float32", **config}), lambda _: None)
 
 
 def paged_logits(model: LoadedModel, ids: torch.Tensor, block_size: int, chunk: int) -> torch.Tensor:
@@ -116,7 +116,9 @@ def test_what_is_told_about_a_model(tmp_path: Path) -> None:
     steps: list[tuple[int, int]] = []
 
     model = load(
-        directory, EngineConfig(model=str(directory), max_context=100), lambda p: steps.append((p.done, p.total))
+        directory,
+        EngineConfig(model=str(directory), dtype="float32", max_context=100),
+        lambda p: steps.append((p.done, p.total)),
     )
 
     assert model.info.parameters == reference.num_parameters()

@@ -31,7 +31,14 @@ class MapApp(App[None]):
         self.map = BlockMap(self.view)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        names = [*(f"block-owner-{n}" for n in range(1, 9)), "block-free", "block-cached", "block-shared", "block-cow"]
+        names = [
+            *(f"block-owner-{n}" for n in range(1, 9)),
+            "block-free",
+            "block-cached",
+            "block-shared",
+            "block-cow",
+            "muted",
+        ]
         return {name: f"#{40 + 9 * number:02x}80a0" for number, name in enumerate(names)}
 
     def compose(self) -> ComposeResult:
