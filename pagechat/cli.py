@@ -38,7 +38,6 @@ from pagechat.commands.http_options import (
 )
 from pagechat.commands.options import (
     BlockSize,
-    CpuKernels,
     Device,
     Dtype,
     KvMemory,
@@ -52,7 +51,6 @@ from pagechat.commands.options import (
     StepTokens,
     SwapMemory,
     Threads,
-    WeightsDtype,
     as_arguments,
     engine_config,
 )
@@ -123,8 +121,6 @@ def serve(
     policy: Policy = None,
     swap_memory: SwapMemory = None,
     dtype: Dtype = None,
-    weights_dtype: WeightsDtype = None,
-    cpu_kernels: CpuKernels = None,
     device: Device = None,
     threads: Threads = None,
     run_dir: RunDir = None,
@@ -177,8 +173,6 @@ def serve(
         policy=policy,
         swap_memory=swap_memory,
         dtype=dtype,
-        weights_dtype=weights_dtype,
-        cpu_kernels=cpu_kernels,
         device=device,
         threads=threads,
     )
@@ -475,8 +469,6 @@ def chat(
     policy: Policy = None,
     swap_memory: SwapMemory = None,
     dtype: Dtype = None,
-    weights_dtype: WeightsDtype = None,
-    cpu_kernels: CpuKernels = None,
     device: Device = None,
     threads: Threads = None,
     run_dir: Annotated[
@@ -519,8 +511,6 @@ def chat(
         "policy": policy,
         "swap_memory": swap_memory,
         "dtype": dtype,
-        "weights_dtype": weights_dtype,
-        "cpu_kernels": cpu_kernels,
         "device": device,
         "threads": threads,
     }
