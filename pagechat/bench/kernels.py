@@ -85,7 +85,7 @@ def kernels_command(
                 print(_line(times[-1]), file=sys.stderr)
     result = KernelBench(
         device=torch.cuda.get_device_name(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         triton=triton.__version__,
         block_size=block_size,
         read_gb_per_s=read / 1e9,
