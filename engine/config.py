@@ -34,7 +34,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     random_weights: bool = False
     """The model's directory needs no weights: they are random. For measuring speed."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of weights and KV. auto: what this device computes fastest."""
+    """Of activations, weights and KV. auto: what this device computes fastest; with a CPU's C++ kernels that is float32
+    with KV in bfloat16, and weights as `weights_dtype` says."""
+    weights_dtype: Literal["auto", "float32", "bf16", "int8", "int4"] = "auto"
+    """How a CPU's C++ kernels hold the weights. auto: with dtype auto, 4 bits for those that a 4-bit file has, else 8;
+    with dtype float32, as exact as the checkpoint."""
+    cpu_kernels: Literal["auto", "torch"] = "auto"
+    """auto: in C++, compiled for this machine at the first start, where it has a compiler; torch: never."""
     device: str = "auto"
     threads: int | None = None
     """CPU threads for tensor work; None: one per physical core."""

@@ -237,7 +237,13 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int
     """Tokens a sequence may hold, prompt and answer together."""
     dtype: str
+    """Of what is computed."""
     device: str
+    weights_dtype: str = ""
+    """Of the weights, or of most of them: bits are fewer than in `dtype` with a CPU's C++ kernels."""
+    kv_dtype: str = ""
+    kernels: str = ""
+    """C++, torch or Triton."""
 
 
 class PoolInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,12 +45,12 @@ class Runner:
         self.block_size = block_size
         config = model.config
         self.kv = [
-            ops.new_kv(num_blocks, config.kv_heads, block_size, config.head_dim, model.dtype, model.device)
+            ops.new_kv(num_blocks, config.kv_heads, block_size, config.head_dim, model.kv_dtype, model.device)
             for _ in range(config.num_layers)
         ]
         shape = (host_slots, *self.kv[0].shape[1:])
         pin = model.device != "cpu" and host_slots > 0
-        self._host = [torch.empty(shape, dtype=model.dtype, pin_memory=pin) for _ in self.kv]
+        self._host = [torch.empty(shape, dtype=model.kv_dtype, pin_memory=pin) for _ in self.kv]
 
     @property
     def bytes_per_block(self) -> int:
@@ -65,7 +65,7 @@ class Runner:
 
     @property
     def kv_dtype(self) -> str:
-        return str(self.model.dtype).removeprefix("torch.")
+        return str(self.model.kv_dtype).removeprefix("torch.")
 
     def warm_up(self) -> None:
         """Run a prefill and a decode step over the null block's neighbour, so that the first request pays no set-up."""
@@ -118,6 +118,7 @@ class Runner:
             block_size=self.block_size,
             dtype=self.model.dtype,
             device=device,
+            compiled=self.model.compiled,
         )
         embedded = self.model.decoder.embed(torch.tensor(ids, device=device))
         hidden = self.model.decoder.forward(embedded, self.kv, plan)

@@ -1,5 +1,8 @@
 """The operations an engine needs, each with its contract; the implementation follows the tensor's device.
 
+A CPU has two: torch's, and C++ for those who have a compiler (`start_cpu_kernels`). What was packed in a form, and what
+was planned for compiled kernels, goes there; all of it in float32, but for the weights and the pool.
+
 Tensors in, tensors out: nothing here knows a model, a sequence or a request. Shapes use these letters:
 
 ```
@@ -16,28 +19,40 @@ it does not change a result. `new_kv` still zeroes the pool, so that a bug shows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+import kernels.cpp as cpp_kernels
 import kernels.torch as torch_kernels
+from kernels.cpp.attention import CppPlan
+from kernels.cpp.layers import FusedLayers, LayerWeights
+from kernels.cpp.library import FORMS, Form
+from kernels.cpp.linear import PanelLinear
 from kernels.sampling import Bias, Logprobs, Mask, Penalties, SamplingRows
 from kernels.torch.attention import SpanTable
 from kernels.torch.linear import PackedLinear
 
 __all__ = [
+    "FORMS",
     "AttentionPlan",
     "Bias",
+    "Form",
+    "FusedLayers",
+    "Linear",
     "Logprobs",
     "Mask",
-    "PackedLinear",
+    "PanelLinear",
     "Penalties",
     "SamplingRows",
     "SpanTable",
     "add_linear",
+    "choose_form",
     "copy_blocks",
+    "fuse_layers",
     "greedy",
     "linear",
     "logprobs",
@@ -53,6 +68,7 @@ __all__ = [
     "rope_angles",
     "sample",
     "silu_mul",
+    "start_cpu_kernels",
 ]
 
 
@@ -63,6 +79,9 @@ class AttentionPlan(Protocol):
     def positions(self) -> Tensor:
         """Place of each of the step's tokens in its sequence, integers [T]."""
 
+
+Linear = PackedLinear | PanelLinear
+"""A weight [out, in] and its bias, as `pack_linear` leaves them."""
 
 Angles = tuple[Tensor, Tensor]
 """What `rope_angles` makes; only the same device's `rope_and_cache` reads it."""
@@ -80,6 +99,18 @@ def _of(tensor: Tensor) -> Any:
     return _implementation(tensor.device.type)
 
 
+def _for(packed: Linear) -> Any:
+    return cpp_kernels if isinstance(packed, PanelLinear) else _of(packed.weight)
+
+
+def start_cpu_kernels(cache: Path, tell: Callable[[str], None]) -> str | None:
+    """Makes the C++ kernels ready, from `cache`, or compiled there in some seconds, which `tell` is told in words.
+
+    None: they are. Else why they are not.
+    """
+    return cpp_kernels.start(cache, tell)
+
+
 def new_kv(num_blocks: int, kv_heads: int, block_size: int, head_dim: int, dtype: torch.dtype, device: str) -> Tensor:
     """The zeroed pool of one layer: `num_blocks` usable blocks and the null block.
 
@@ -89,17 +120,28 @@ def new_kv(num_blocks: int, kv_heads: int, block_size: int, head_dim: int, dtype
     return _implementation(torch.device(device).type).zeros(shape, dtype, device)
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
+def choose_form(weight: Tensor) -> Form:
+    """int4 where the numbers lie on a 4-bit grid, as those of a 4-bit file do, so that nothing is lost; else int8.
+
+    For weights on a CPU, once its C++ kernels are ready.
+    """
+    return cpp_kernels.choose_form(weight)
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None = None, form: Form | None = None) -> Linear:
     """`weight` [out, in] in the layout that `linear` reads fastest on its device.
 
-    The result replaces the weight: where packing copies, nothing keeps the original.
+    The result replaces the weight: where packing copies, nothing keeps the original. With a `form`, it is for the C++
+    kernels of the CPU, which must be ready, and holds the numbers rounded to that.
     """
+    if form is not None:
+        return cpp_kernels.pack_linear(weight, bias, form)
     return _of(weight).pack_linear(weight, bias)
 
 
-def linear(x: Tensor, packed: PackedLinear) -> Tensor:
-    """x [T, in] -> [T, out], in x's dtype, which is the weight's."""
-    return _of(x).linear(x, packed)
+def linear(x: Tensor, packed: Linear) -> Tensor:
+    """x [T, in] -> [T, out], in x's dtype, which is the weight's, or float32 where that is in a form."""
+    return _for(packed).linear(x, packed)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -107,19 +149,19 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _of(x).rms_norm(x, weight, eps)
 
 
-def norm_linear(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
+def norm_linear(x: Tensor, norm: Tensor, eps: float, packed: Linear) -> Tensor:
     """linear(rms_norm(x, norm, eps)); x [T, in] -> [T, out]."""
-    return _of(x).norm_linear(x, norm, eps, packed)
+    return _for(packed).norm_linear(x, norm, eps, packed)
 
 
-def norm_swiglu(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
+def norm_swiglu(x: Tensor, norm: Tensor, eps: float, packed: Linear) -> Tensor:
     """silu_mul(linear(rms_norm(x, norm, eps))); x [T, in] -> [T, out / 2]."""
-    return _of(x).norm_swiglu(x, norm, eps, packed)
+    return _for(packed).norm_swiglu(x, norm, eps, packed)
 
 
-def add_linear(x: Tensor, packed: PackedLinear, residual: Tensor) -> None:
+def add_linear(x: Tensor, packed: Linear, residual: Tensor) -> None:
     """residual += linear(x), in place; x [T, in], residual [T, out]."""
-    _of(x).add_linear(x, packed, residual)
+    _for(packed).add_linear(x, packed, residual)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -150,7 +192,8 @@ def rope_and_cache(
     checkpoints of Hugging Face), None for a layer without rotary embedding. `kv` is written in place.
     Returns the queries, [T, H, D].
     """
-    return _of(qkv).rope_and_cache(qkv, heads, angles, kv, plan, norms)
+    implementation = cpp_kernels if isinstance(plan, CppPlan) else _of(qkv)
+    return implementation.rope_and_cache(qkv, heads, angles, kv, plan, norms)
 
 
 def plan_attention(
@@ -162,12 +205,18 @@ def plan_attention(
     block_size: int,
     dtype: torch.dtype,
     device: str,
+    compiled: bool = False,
 ) -> AttentionPlan:
     """What `rope_and_cache` and `paged_attention` need to know of a step; built once, used by all layers.
 
     Each span holds tokens start .. start + count - 1 of one sequence, whose block table covers them; the tokens of
-    the step are the spans' in order. Decode is a span of one token.
+    the step are the spans' in order. Decode is a span of one token. `compiled`: for the C++ kernels of the CPU, which
+    must be ready; `dtype` is that of queries, and of the pool but with these: they also read a bfloat16 pool.
     """
+    if compiled:
+        return cpp_kernels.plan_attention(
+            spans, heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size
+        )
     return _implementation(torch.device(device).type).plan_attention(
         spans, heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=dtype, device=device
     )
@@ -179,7 +228,21 @@ def paged_attention(q: Tensor, kv: Tensor, plan: AttentionPlan, scale: float) ->
     q [T, H, D], rotated; the keys and values of the step's own tokens must already be in `kv`. Query head h reads
     key/value head h // (H / K). Softmax in float32. Returns [T, H, D].
     """
-    return _of(q).paged_attention(q, kv, plan, scale)
+    implementation = cpp_kernels if isinstance(plan, CppPlan) else _of(q)
+    return implementation.paged_attention(q, kv, plan, scale)
+
+
+def fuse_layers(
+    layers: Sequence[LayerWeights], *, heads: int, kv_heads: int, head_dim: int, eps: float, inv_freq: Tensor
+) -> FusedLayers | None:
+    """All of a decoder's layers as one operation, for plans of compiled kernels; None where there is no such thing.
+
+    It does what norm_linear, rope_angles, rope_and_cache, paged_attention, add_linear, norm_swiglu and add_linear do,
+    layer after layer, but for the last bit of the angles.
+    """
+    return cpp_kernels.fuse_layers(
+        layers, heads=heads, kv_heads=kv_heads, head_dim=head_dim, eps=eps, inv_freq=inv_freq
+    )
 
 
 def copy_blocks(kv: Tensor, pairs: Sequence[tuple[int, int]]) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.models.config import DecoderConfig, RopeConfig
 from engine.models.weights import Checkpoint, RandomWeights
 from kernels import ops
-from kernels.ops import AttentionPlan, PackedLinear
+from kernels.ops import AttentionPlan, Form, Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Layer:
     """Weights of one layer. qkv is queries, keys, values; gate_up is gate, up: one product each."""
 
     input_norm: Tensor
-    qkv: PackedLinear
+    qkv: Linear
     q_norm: Tensor | None
     k_norm: Tensor | None
-    out: PackedLinear
+    out: Linear
     mlp_norm: Tensor
-    gate_up: PackedLinear
-    down: PackedLinear
+    gate_up: Linear
+    down: Linear
     rotates: bool
 
 
@@ -42,7 +42,7 @@ class Decoder:
     """The weights, and the three parts of a forward pass."""
 
     def __init__(
-        self, config: DecoderConfig, embedding: Tensor, layers: list[Layer], norm: Tensor, head: PackedLinear
+        self, config: DecoderConfig, embedding: Tensor, layers: list[Layer], norm: Tensor, head: Linear
     ) -> None:
         self.config = config
         self.embedding = embedding
@@ -52,6 +52,14 @@ class Decoder:
         self.head = head
         self.dtype = norm.dtype
         self.inv_freq = inverse_frequencies(config.rope, config.head_dim).to(norm.device)
+        self._fused = ops.fuse_layers(
+            layers,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            eps=config.rms_norm_eps,
+            inv_freq=self.inv_freq,
+        )
 
     def embed(self, ids: Tensor) -> Tensor:
         """[T, hidden] of token ids [T]."""
@@ -62,6 +70,9 @@ class Decoder:
 
         `kv` holds each layer's pool; the tokens' keys and values are written there.
         """
+        if self._fused is not None:
+            self._fused.run(residual, kv, plan)
+            return residual
         config, eps = self.config, self.config.rms_norm_eps
         scale = config.head_dim**-0.5
         angles = ops.rope_angles(plan.positions, self.inv_freq, 1.0, self.dtype)
@@ -109,8 +120,10 @@ def build_decoder(
     dtype: torch.dtype,
     device: str,
     progress: Callable[[int, int], None],
+    choose_form: Callable[[Tensor], Form] | None = None,
 ) -> Decoder:
     """The decoder with the checkpoint's weights, in `dtype` on `device`. `progress` gets layers done and in all.
+    `choose_form`, for the C++ kernels of the CPU, says how each matrix is held.
 
     Raises ModelError for a tensor that is missing, of a wrong shape, or left over.
     """
@@ -120,12 +133,17 @@ def build_decoder(
     def vector(name: str, size: int) -> Tensor:
         return checkpoint.take(name, size).to(device, dtype)
 
-    def packed(names: Sequence[str], sizes: Sequence[int], inputs: int, bias: bool) -> PackedLinear:
+    def pack(weight: Tensor, bias: Tensor | None) -> Linear:
+        if choose_form is None:
+            return ops.pack_linear(weight.to(device, dtype), bias)
+        return ops.pack_linear(weight, bias, choose_form(weight))
+
+    def packed(names: Sequence[str], sizes: Sequence[int], inputs: int, bias: bool) -> Linear:
         """One product for several linear layers of the checkpoint that read the same input."""
         weights = [checkpoint.take(f"{n}.weight", size, inputs) for n, size in zip(names, sizes, strict=True)]
         weight = weights[0] if len(weights) == 1 else torch.cat(weights)
         biases = [vector(f"{n}.bias", size) for n, size in zip(names, sizes, strict=True)] if bias else None
-        return ops.pack_linear(weight.to(device, dtype), torch.cat(biases) if biases else None)
+        return pack(weight, torch.cat(biases) if biases else None)
 
     def layer(index: int) -> Layer:
         here = f"model.layers.{index}"
@@ -156,7 +174,7 @@ def build_decoder(
         progress(index + 1, config.num_layers)
     norm = vector("model.norm.weight", hidden)
     if config.tied_embeddings:
-        head = ops.pack_linear(embedding.to(dtype), None)
+        head = pack(embedding, None)
     else:
         head = packed(["lm_head"], [config.vocab_size], hidden, False)
     # A tied checkpoint may repeat the embedding as lm_head; old ones carry the rotary frequencies, which are computed.

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.models.config import DecoderConfig, read_config
 from engine.models.decoder import Decoder, build_decoder
 from engine.models.errors import ModelError
+from engine.models.names import cache_dir
 from engine.models.weights import Checkpoint, RandomWeights
 from engine.protocol import LoadProgress, ModelInfo
+from kernels import ops
+from kernels.ops import Form
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +29,16 @@ class LoadedModel:
     config: DecoderConfig
     decoder: Decoder
     dtype: torch.dtype
-    """Of weights and KV."""
+    """Of what is computed."""
+    kv_dtype: torch.dtype
     device: str
+    compiled: bool
+    """With a CPU's C++ kernels."""
 
     @property
     def kv_bytes_per_token(self) -> int:
         """Keys and values of all layers."""
-        return self.config.kv_bytes_per_token(self.dtype.itemsize)
+        return self.config.kv_bytes_per_token(self.kv_dtype.itemsize)
 
 
 def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], None]) -> LoadedModel:
@@ -40,7 +47,8 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         torch.set_num_threads(config.threads or _cpu_threads())
     elif ":" in device:
         torch.cuda.set_device(device)  # what names no device, as events and graphs, means this one
-    dtype = _dtype(config.dtype, device)
+    compiled = _start_cpu_kernels(config, device, progress)
+    dtype, kv_dtype = _dtypes(config.dtype, device, compiled)
     decoder_config = read_config(path)
     max_context = _max_context(decoder_config, config.max_context)
     name = _display_name(config.model)
@@ -51,7 +59,8 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
     layer_done(0, decoder_config.num_layers)
     checkpoint = RandomWeights(dtype, device) if config.random_weights else Checkpoint(path)
     with torch.inference_mode():
-        decoder = build_decoder(decoder_config, checkpoint, dtype, device, layer_done)
+        choose_form = _form_chooser(config) if compiled else None
+        decoder = build_decoder(decoder_config, checkpoint, dtype, device, layer_done, choose_form)
     info = ModelInfo(
         name=name,
         path=str(path),
@@ -61,8 +70,19 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         max_context=max_context,
         dtype=str(dtype).removeprefix("torch."),
         device=device,
+        weights_dtype=_weights_dtype(decoder, dtype),
+        kv_dtype=str(kv_dtype).removeprefix("torch."),
+        kernels="C++" if compiled else "torch" if device == "cpu" else "Triton",
     )
-    return LoadedModel(info=info, config=decoder_config, decoder=decoder, dtype=dtype, device=device)
+    return LoadedModel(
+        info=info,
+        config=decoder_config,
+        decoder=decoder,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        device=device,
+        compiled=compiled,
+    )
 
 
 def _display_name(model: str) -> str:
@@ -90,17 +110,63 @@ def _cpu_threads() -> int:
     return max(1, min(torch.get_num_threads(), allowed))
 
 
-def _dtype(wanted: str, device: str) -> torch.dtype:
-    """What was asked for; for auto, bfloat16 where the device multiplies it in hardware, else float32.
+def _start_cpu_kernels(config: EngineConfig, device: str, progress: Callable[[LoadProgress], None]) -> bool:
+    """Whether the C++ kernels compute this model. Raises ModelError where only they could do what was asked for."""
+    needed = config.weights_dtype != "auto"
+    if device != "cpu":
+        if needed:
+            raise ModelError(f"weights-dtype {config.weights_dtype} is for CPUs; on {device} weights are in the dtype.")
+        return False
+    if config.dtype not in ("auto", "float32"):
+        if needed:
+            raise ModelError(
+                f"weights-dtype {config.weights_dtype} goes with the dtypes auto and float32, not with {config.dtype}."
+            )
+        return False
+    missing = "they are switched off (cpu-kernels torch)" if config.cpu_kernels == "torch" else None
+    if missing is None:
+
+        def tell(detail: str) -> None:
+            progress(LoadProgress(stage="starting", detail=f"CPU kernels: {detail}"))
+
+        missing = ops.start_cpu_kernels(cache_dir() / "kernels", tell)
+    if missing is not None and needed:
+        raise ModelError(f"weights-dtype {config.weights_dtype} needs the C++ kernels of the CPU: {missing}.")
+    return missing is None
+
+
+def _form_chooser(config: EngineConfig) -> Callable[[Tensor], Form]:
+    """How the C++ kernels hold a matrix of the checkpoint."""
+    wanted = config.weights_dtype
+    if wanted != "auto":
+        return lambda weight: wanted
+    if config.dtype == "float32":  # what is stored in bfloat16 is the same number in float32
+        return lambda weight: "bf16" if weight.dtype == torch.bfloat16 else "float32"
+    return ops.choose_form
+
+
+def _weights_dtype(decoder: Decoder, dtype: torch.dtype) -> str:
+    """Of the layers' largest matrices."""
+    largest = decoder.layers[0].gate_up
+    return largest.form if isinstance(largest, ops.PanelLinear) else str(dtype).removeprefix("torch.")
+
+
+def _dtypes(wanted: str, device: str, compiled: bool) -> tuple[torch.dtype, torch.dtype]:
+    """Of what is computed, and of KV: what was asked for. auto is float32 and KV in bfloat16 with C++ kernels, else
+    bfloat16 where the device multiplies it in hardware, else float32.
 
     A CPU without such instructions reads bfloat16 weights of one sequence faster, but is many times slower on a batch.
     """
     if wanted != "auto":
-        return getattr(torch, wanted)
+        dtype: torch.dtype = getattr(torch, wanted)
+        return dtype, dtype
+    if compiled:
+        return torch.float32, torch.bfloat16
     if device != "cpu":
-        return torch.bfloat16
+        return torch.bfloat16, torch.bfloat16
     probes = (getattr(torch.cpu, probe, None) for probe in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
-    return torch.bfloat16 if any(probe is not None and probe() for probe in probes) else torch.float32
+    dtype = torch.bfloat16 if any(probe is not None and probe() for probe in probes) else torch.float32
+    return dtype, dtype
 
 
 def _max_context(config: DecoderConfig, wanted: int | None) -> int:

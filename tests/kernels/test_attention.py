@@ -32,6 +32,7 @@ def make_scene(
     block_size: int,
     poison: float = float("nan"),
     seed: int = 0,
+    compiled: bool = False,
 ) -> Scene:
     """`spans` are (start, count). Blocks are scattered over the pool; whatever no sequence wrote holds `poison`."""
     rng = np.random.default_rng(seed)
@@ -60,6 +61,7 @@ def make_scene(
         block_size=block_size,
         dtype=torch.float32,
         device="cpu",
+        compiled=compiled,
     )
     return Scene(tables, torch.cat(fresh), keys, values, kv, plan)
 

@@ -49,7 +49,7 @@ def paged_logits(model: LoadedModel, ids: torch.Tensor, block_size: int, chunk: 
     blocks = -(-len(ids) // block_size)
     table = list(range(blocks, 0, -1))
     kv = [
-        ops.new_kv(blocks, config.kv_heads, block_size, config.head_dim, model.dtype, "cpu")
+        ops.new_kv(blocks, config.kv_heads, block_size, config.head_dim, model.kv_dtype, "cpu")
         for _ in range(config.num_layers)
     ]
     parts = []
@@ -63,6 +63,7 @@ def paged_logits(model: LoadedModel, ids: torch.Tensor, block_size: int, chunk: 
             block_size=block_size,
             dtype=model.dtype,
             device="cpu",
+            compiled=model.compiled,
         )
         parts.append(model.decoder.logits(model.decoder.forward(model.decoder.embed(part), kv, plan)))
     return torch.cat(parts)

@@ -1,0 +1,28 @@
+"""C++ for the CPU, compiled on the user's machine for the user's machine. Contracts are in kernels/ops.py.
+
+Weights stay in 4, 8 or 16 bits and are unpacked in registers; activations and sums are float32. A row's result is the
+same to the last bit whatever stands beside it, and however its prompt was cut: there is one order of every sum.
+
+build.py    compiles source/ once, keeps the library in a cache, and tries it before it is used
+library.py  the library's functions and structures
+linear.py   attention.py   layers.py   the operations; what is not here is torch's
+"""
+
+from kernels.cpp.attention import paged_attention, plan_attention, rope_and_cache
+from kernels.cpp.build import start
+from kernels.cpp.layers import fuse_layers
+from kernels.cpp.linear import add_linear, choose_form, linear, norm_linear, norm_swiglu, pack_linear
+
+__all__ = [
+    "add_linear",
+    "choose_form",
+    "fuse_layers",
+    "linear",
+    "norm_linear",
+    "norm_swiglu",
+    "pack_linear",
+    "paged_attention",
+    "plan_attention",
+    "rope_and_cache",
+    "start",
+]

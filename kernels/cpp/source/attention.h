@@ -1,0 +1,329 @@
+// Attention over the blocks of the pool, each token's result the same whatever stands beside it and however a prompt was
+// cut: always chunks of 256 slots, counted from the sequence's start, each with a softmax of its own, merged in order.
+//
+//   task      one key/value head of a span: a block of its queries over all chunks, or one token over a single chunk
+//   tile      32 slots, keys transposed to [D][32] and values as [D / 32][32 slots][32]: panels, as a weight's
+#pragma once
+
+#include <cstdlib>
+
+#include "linear.h"
+
+namespace {
+
+constexpr int TILE = COLUMNS, CHUNK = 256, TILES = CHUNK / TILE;
+constexpr int QUERY_ROWS = 96;  // queries times heads of a task, at most, unless one query has more heads
+
+// One layer's pool, [blocks, 2, heads, block_size, dim].
+struct Pool {
+    void* data;
+    int64_t heads, block_size, dim;
+    int32_t is_bf16;
+};
+
+// The step's tokens: spans of consecutive tokens of a sequence, and each sequence's block table.
+struct Plan {
+    int64_t spans, tokens;
+    const int64_t* starts;   // [spans] place in its sequence of each span's first token
+    const int64_t* firsts;   // [spans + 1] and among the step's tokens
+    const int64_t* tables;   // [spans + 1] where its block table begins in `blocks`
+    const int32_t* blocks;
+    const int32_t* owners;   // [tokens] their span
+    const int64_t* tasks;    // [spans + 1] number of tasks before each span's: a key/value head's, times blocks of queries or chunks
+    const int64_t* pieces;   // [spans + 1] and of those that attend to a single chunk
+};
+
+// Memory of a thread that only grows.
+inline float* scratch(int64_t floats) {
+    struct Memory {
+        float* data = nullptr;
+        int64_t size = 0;
+        ~Memory() { free(data); }
+    };
+    static thread_local Memory memory;
+    if (memory.size < floats) {
+        free(memory.data);
+        memory.size = up(floats, 16) * 16;
+        memory.data = (float*)aligned_alloc(64, memory.size * sizeof(float));
+        if (!memory.data) abort();
+    }
+    return memory.data;
+}
+
+inline float number(float value) { return value; }
+inline float number(uint16_t bits) { return from_bf16(bits); }
+
+typedef float Eight __attribute__((vector_size(32)));
+typedef Eight AnyEight __attribute__((aligned(4), may_alias));
+inline Eight eight(const float* p) { return *(const AnyEight*)p; }
+inline Eight eight(const uint16_t* p) {
+    typedef uint16_t Halves __attribute__((vector_size(16), aligned(2), may_alias));
+    typedef uint32_t Wide __attribute__((vector_size(32)));
+    return (Eight)(__builtin_convertvector(*(const Halves*)p, Wide) << 16);
+}
+
+inline void transpose(Eight* row) {
+    Eight t[8];
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = __builtin_shufflevector(row[i], row[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+        t[i + 1] = __builtin_shufflevector(row[i], row[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            row[i + j] = __builtin_shufflevector(t[i + j], t[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            row[i + j + 2] = __builtin_shufflevector(t[i + j], t[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int j = 0; j < 4; j++) {
+        const Eight a = row[j], b = row[j + 4];
+        row[j] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+        row[j + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
+
+// Where the keys (part 0) or values (part 1) of `count` slots of a sequence lie; null for the rest of the tile.
+template <class Number>
+void find_rows(
+    const Pool& pool, const int32_t* table, int64_t first, int64_t count, int64_t head, int part, const Number** rows
+) {
+    for (int64_t i = 0; i < TILE; i++) {
+        const int64_t slot = first + i;
+        const int64_t block = i < count ? table[slot / pool.block_size] : 0;
+        const int64_t run = ((block * 2 + part) * pool.heads + head) * pool.block_size + slot % pool.block_size;
+        rows[i] = i < count ? (const Number*)pool.data + run * pool.dim : nullptr;
+    }
+}
+
+// Keys of a tile -> [D][32], zeros where there is none.
+template <class Number>
+void load_keys(const Number* const* rows, int64_t dim, float* out) {
+    for (int s = 0; s < TILE; s += 8) {
+        int64_t d = 0;
+        for (; d + 8 <= dim; d += 8) {
+            Eight row[8];
+            for (int i = 0; i < 8; i++) row[i] = rows[s + i] ? eight(rows[s + i] + d) : Eight{};
+            transpose(row);
+            for (int i = 0; i < 8; i++) *(AnyEight*)(out + (d + i) * TILE + s) = row[i];
+        }
+        for (; d < dim; d++)
+            for (int i = 0; i < 8; i++) out[d * TILE + s + i] = rows[s + i] ? number(rows[s + i][d]) : 0;
+    }
+}
+
+// Values of a tile -> [D / 32][32 slots][32], zeros where there is none.
+template <class Number>
+void load_values(const Number* const* rows, int64_t dim, float* out) {
+    for (int64_t first = 0; first < dim; first += COLUMNS, out += TILE * COLUMNS)
+        for (int s = 0; s < TILE; s++) {
+            float* const to = out + s * COLUMNS;
+            const int64_t count = dim - first < COLUMNS ? dim - first : COLUMNS;
+            int64_t d = 0;
+            if (rows[s]) {
+                const Number* const from = rows[s] + first;
+                for (; d + 8 <= count; d += 8) *(AnyEight*)(to + d) = eight(from + d);
+                for (; d < count; d++) to[d] = number(from[d]);
+            }
+            for (; d < COLUMNS; d++) to[d] = 0;
+        }
+}
+
+// The softmax of a chunk, or of several merged: out / total is the attention of what was seen.
+struct Part {
+    float most, total;
+};
+
+// out [panels][stride] and (part) take in another chunk's.
+inline void merge(Part& part, float* out, Part other, const float* more, int64_t panels, int64_t stride) {
+    const float most = part.most > other.most ? part.most : other.most;
+    const float kept = std::exp(part.most - most), added = std::exp(other.most - most);
+    part = {most, part.total * kept + other.total * added};
+    for (int64_t p = 0; p < panels; p++)
+        for (int c = 0; c < COLUMNS; c += LANES) {
+            float* const at = out + p * stride + c;
+            store(at, load(at) * kept + load(more + p * stride + c) * added);
+        }
+}
+
+// Scores [TILES][rows][32] of one row -> weights, 0 from `valid` on.
+inline Part weigh(float* scores, int64_t stride, int64_t tiles, int64_t valid, float scale) {
+    Floats most = all(-INFINITY), total{};
+    for (int64_t t = 0; t < tiles; t++)
+        for (int c = 0; c < TILE; c += LANES) {
+            float* const at = scores + t * stride + c;
+            Floats score = load(at) * scale;
+            if (t * TILE + c + LANES > valid)
+                for (int i = 0; i < LANES; i++)
+                    if (t * TILE + c + i >= valid) score[i] = -INFINITY;
+            store(at, score);
+            most = largest(most, score);
+        }
+    float top = most[0];
+    for (int i = 1; i < LANES; i++) top = most[i] > top ? most[i] : top;
+    for (int64_t t = 0; t < tiles; t++)
+        for (int c = 0; c < TILE; c += LANES) {
+            float* const at = scores + t * stride + c;
+            const Floats weight = exponential(load(at) - top);
+            store(at, weight);
+            total += weight;
+        }
+    return {top, sum_of(total)};
+}
+
+struct Span {
+    int64_t start, first, count;
+    const int32_t* table;
+};
+
+// Attention of queries [from, to) of a span, their `group` heads of one key/value head, to chunks [chunk, last_chunk):
+// parts [rows] and out [panels][rows][32], row = query * group + head.
+template <class Number>
+void attend(
+    const Pool& pool, const Span& span, int64_t head, int64_t group, const float* q, int64_t q_stride, float scale,
+    int64_t from, int64_t to, int64_t chunk, int64_t last_chunk, Part* parts, float* out, float* memory
+) {
+    const int64_t rows = (to - from) * group, panels = up(pool.dim, COLUMNS);
+    float* const queries = memory;
+    float* const tile = queries + rows * pool.dim;
+    float* const scores = tile + up(pool.dim, COLUMNS) * COLUMNS * TILE;
+    float* const chunk_out = scores + TILES * rows * TILE;
+    Part* const found = (Part*)(chunk_out + panels * rows * COLUMNS);
+    for (int64_t i = from; i < to; i++)
+        memcpy(queries + (i - from) * group * pool.dim, q + (span.first + i) * q_stride + head * group * pool.dim,
+               group * pool.dim * sizeof(float));
+    for (int64_t r = 0; r < rows; r++) parts[r] = {-INFINITY, 0};
+    memset(out, 0, panels * rows * COLUMNS * sizeof(float));
+    for (; chunk < last_chunk; chunk++) {
+        const int64_t base = chunk * CHUNK, end = span.start + to < base + CHUNK ? span.start + to : base + CHUNK;
+        const int64_t tiles = up(end - base, TILE);
+        const Number* slots[TILE];
+        memset(scores, 0, tiles * rows * TILE * sizeof(float));
+        for (int64_t t = 0; t < tiles; t++) {
+            find_rows(pool, span.table, base + t * TILE, end - base - t * TILE, head, 0, slots);
+            load_keys(slots, pool.dim, tile);
+            accumulate_rows<Float32Weights>(
+                (const char*)tile, 0, pool.dim, queries, pool.dim, rows, scores + t * rows * TILE);
+        }
+        for (int64_t r = 0; r < rows; r++)
+            found[r] = weigh(scores + r * TILE, rows * TILE, tiles, span.start + from + r / group + 1 - base, scale);
+        memset(chunk_out, 0, panels * rows * COLUMNS * sizeof(float));
+        for (int64_t t = 0; t < tiles; t++) {
+            find_rows(pool, span.table, base + t * TILE, end - base - t * TILE, head, 1, slots);
+            load_values(slots, pool.dim, tile);
+            for (int64_t p = 0; p < panels; p++)
+                accumulate_rows<Float32Weights>(
+                    (const char*)(tile + p * TILE * COLUMNS), 0, TILE, scores + t * rows * TILE, TILE, rows,
+                    chunk_out + p * rows * COLUMNS);
+        }
+        for (int64_t r = 0; r < rows; r++)
+            if (span.start + from + r / group >= base)
+                merge(parts[r], out + r * COLUMNS, found[r], chunk_out + r * COLUMNS, panels, rows * COLUMNS);
+    }
+}
+
+// Floats of memory that `attend` works in.
+inline int64_t floats_to_attend(int64_t rows, int64_t dim) {
+    const int64_t width = up(dim, COLUMNS) * COLUMNS;
+    return rows * (dim + width + CHUNK + 2) + width * TILE + 64;
+}
+
+inline int64_t queries_of_task(int64_t group) { return group < QUERY_ROWS ? QUERY_ROWS / group : 1; }
+
+// Floats of one piece: [panels][group][32], and the group's parts.
+inline int64_t floats_of_piece(int64_t group, int64_t dim) { return group * (up(dim, COLUMNS) * COLUMNS + 2); }
+
+// One row of [panels][stride] divided by its total, to [dim].
+inline void write_row(const Part& part, const float* from, int64_t stride, int64_t dim, float* to) {
+    const float factor = 1 / part.total;
+    for (int64_t d = 0; d < dim; d++) to[d] = from[d / COLUMNS * stride + d % COLUMNS] * factor;
+}
+
+// q [tokens, >= heads * dim] of row stride `q_stride` -> out [tokens, heads * dim]. `pieces` holds those of the plan.
+// Called by every thread of a team.
+template <class Number>
+void run_attention(
+    const Plan& plan, const Pool& pool, int64_t heads, const float* q, int64_t q_stride, float scale, float* out,
+    float* pieces
+) {
+    const int64_t group = heads / pool.heads, panels = up(pool.dim, COLUMNS), queries = queries_of_task(group);
+    const int64_t piece_size = floats_of_piece(group, pool.dim), piece_out = group * panels * COLUMNS;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t task = 0; task < plan.tasks[plan.spans]; task++) {
+        int64_t s = 0;
+        for (int64_t after = plan.spans; after - s > 1;) {
+            const int64_t middle = (s + after) / 2;
+            (plan.tasks[middle] <= task ? s : after) = middle;
+        }
+        const Span span{
+            plan.starts[s], plan.firsts[s], plan.firsts[s + 1] - plan.firsts[s], plan.blocks + plan.tables[s]};
+        const int64_t number = task - plan.tasks[s], head = number % pool.heads, place = number / pool.heads;
+        if (span.count == 1) {
+            float* const piece = pieces + (plan.pieces[s] + number) * piece_size;
+            attend<Number>(pool, span, head, group, q, q_stride, scale, 0, 1, place, place + 1,
+                           (Part*)(piece + piece_out), piece, scratch(floats_to_attend(group, pool.dim)));
+            continue;
+        }
+        const int64_t from = place * queries, to = from + queries < span.count ? from + queries : span.count;
+        const int64_t rows = (to - from) * group;
+        float* const result = scratch(floats_to_attend(rows, pool.dim) + rows * (panels * COLUMNS + 2));
+        Part* const parts = (Part*)(result + rows * panels * COLUMNS);
+        attend<Number>(pool, span, head, group, q, q_stride, scale, from, to, 0, up(span.start + to, CHUNK), parts,
+                       result, (float*)(parts + rows));
+        for (int64_t r = 0; r < rows; r++)
+            write_row(parts[r], result + r * COLUMNS, rows * COLUMNS, pool.dim,
+                      out + ((span.first + from + r / group) * heads + head * group + r % group) * pool.dim);
+    }
+#pragma omp for schedule(static)
+    for (int64_t item = 0; item < plan.spans * pool.heads; item++) {
+        const int64_t s = item / pool.heads, head = item % pool.heads;
+        if (plan.firsts[s + 1] - plan.firsts[s] != 1) continue;
+        const int64_t chunks = (plan.pieces[s + 1] - plan.pieces[s]) / pool.heads;
+        float* const first = pieces + (plan.pieces[s] + head) * piece_size;
+        for (int64_t g = 0; g < group; g++) {
+            Part& part = ((Part*)(first + piece_out))[g];
+            for (int64_t c = 1; c < chunks; c++) {
+                const float* const piece = first + c * pool.heads * piece_size;
+                merge(part, first + g * COLUMNS, ((const Part*)(piece + piece_out))[g], piece + g * COLUMNS, panels,
+                      group * COLUMNS);
+            }
+            write_row(part, first + g * COLUMNS, group * COLUMNS, pool.dim,
+                      out + (plan.firsts[s] * heads + head * group + g) * pool.dim);
+        }
+    }
+}
+
+// Rotates queries and keys of qkv [tokens, heads + 2 * pool.heads, dim] in place, and writes keys and values to the pool.
+// cosines and sines [tokens, dim / 2] in rows of `angle_stride`, null for none; q_norm and k_norm [dim], null for none.
+// Called by every thread of a team.
+inline void run_rope_and_cache(
+    const Plan& plan, const Pool& pool, int64_t heads, float* qkv, const float* cosines, const float* sines,
+    int64_t angle_stride, const float* q_norm, const float* k_norm, float eps
+) {
+    const int64_t dim = pool.dim, half = dim / 2, all_heads = heads + 2 * pool.heads;
+#pragma omp for schedule(static)
+    for (int64_t token = 0; token < plan.tokens; token++) {
+        const int64_t s = plan.owners[token], position = plan.starts[s] + token - plan.firsts[s];
+        const int64_t block = plan.blocks[plan.tables[s] + position / pool.block_size];
+        for (int64_t head = 0; head < all_heads; head++) {
+            float* const x = qkv + (token * all_heads + head) * dim;
+            if (head < heads + pool.heads) {
+                const float* const norm = head < heads ? q_norm : k_norm;
+                if (norm) norm_row(x, dim, norm, eps, x);
+                if (cosines)
+                    for (int64_t i = 0; i < half; i++) {
+                        const float c = cosines[token * angle_stride + i], n = sines[token * angle_stride + i];
+                        const float a = x[i], b = x[half + i];
+                        x[i] = a * c - b * n;
+                        x[half + i] = b * c + a * n;
+                    }
+            }
+            if (head < heads) continue;
+            const int64_t part = head < heads + pool.heads ? 0 : 1, kv_head = (head - heads) % pool.heads;
+            const int64_t row = ((block * 2 + part) * pool.heads + kv_head) * pool.block_size + position % pool.block_size;
+            if (pool.is_bf16)
+                for (int64_t i = 0; i < dim; i++) ((uint16_t*)pool.data)[row * dim + i] = to_bf16(x[i]);
+            else
+                memcpy((float*)pool.data + row * dim, x, dim * sizeof(float));
+        }
+    }
+}
+
+}  // namespace

@@ -1,0 +1,152 @@
+// The functions that Python calls, each one team of threads from its first line to its last.
+//
+// Plain C: pointers to what torch tensors hold. kernels/cpp/library.py declares the same structures.
+#include "attention.h"
+
+namespace {
+
+struct Layer {
+    const float* input_norm;
+    Linear qkv;
+    const float* q_norm;  // null, as k_norm: none
+    const float* k_norm;
+    Linear out;
+    const float* mlp_norm;
+    Linear gate_up;
+    Linear down;
+    int64_t rotates;
+};
+
+struct Decoder {
+    const Layer* layers;
+    int64_t num_layers, hidden, intermediate, heads, kv_heads, head_dim;
+    const float* inv_freq;  // [head_dim / 2]
+    float eps, scale;
+};
+
+void run_attention(
+    const Plan& plan, const Pool& pool, int64_t heads, const float* q, int64_t q_stride, float scale, float* out,
+    float* pieces
+) {
+    if (pool.is_bf16)
+        run_attention<uint16_t>(plan, pool, heads, q, q_stride, scale, out, pieces);
+    else
+        run_attention<float>(plan, pool, heads, q, q_stride, scale, out, pieces);
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t pagechat_packed_bytes(int32_t form, int64_t outputs, int64_t inputs) {
+    return up(outputs, COLUMNS) * up(inputs, GROUP) * bytes_of_group(form);
+}
+
+// `packed` is zeroed, of pagechat_packed_bytes.
+void pagechat_pack(
+    int32_t form, const void* weight, int32_t is_bf16, int64_t outputs, int64_t inputs, char* packed, int32_t threads
+) {
+    const Source source{weight, outputs, inputs, is_bf16 != 0};
+    const int64_t groups = up(inputs, GROUP), group_size = bytes_of_group(form);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t panel = 0; panel < up(outputs, COLUMNS); panel++)
+        for (int64_t g = 0; g < groups; g++)
+            for (int c = 0; c < COLUMNS; c++) {
+                float values[GROUP];
+                source.read(panel * COLUMNS + c, g, values);
+                pack_group(form, values, packed + (panel * groups + g) * group_size, c);
+            }
+}
+
+// Of the groups of every `step`th output, how many do not lie on a grid of 16 steps.
+int64_t pagechat_off_grid(const void* weight, int32_t is_bf16, int64_t outputs, int64_t inputs, int64_t step) {
+    const Source source{weight, outputs, inputs, is_bf16 != 0};
+    int64_t off = 0;
+    for (int64_t output = 0; output < outputs; output += step)
+        for (int64_t g = 0; g < inputs / GROUP; g++) {
+            float values[GROUP], scale, least;
+            source.read(output, g, values);
+            off += !find_grid(values, scale, least);
+        }
+    return off;
+}
+
+// x [rows, inputs], normalised first where there is a `norm`, for which `normed` holds as much.
+void pagechat_linear(
+    const Linear* linear, int32_t mode, const float* x, int64_t rows, const float* norm, float eps, float* normed,
+    float* out, int32_t threads
+) {
+#pragma omp parallel num_threads(threads)
+    {
+        if (norm) run_norm(x, rows, linear->inputs, norm, eps, normed);
+        run_linear(*linear, (Mode)mode, norm ? normed : x, rows, out);
+    }
+}
+
+void pagechat_rope_and_cache(
+    const Plan* plan, const Pool* pool, int64_t heads, float* qkv, const float* cosines, const float* sines,
+    int64_t angle_stride, const float* q_norm, const float* k_norm, float eps, int32_t threads
+) {
+#pragma omp parallel num_threads(threads)
+    run_rope_and_cache(*plan, *pool, heads, qkv, cosines, sines, angle_stride, q_norm, k_norm, eps);
+}
+
+int64_t pagechat_piece_floats(int64_t heads, int64_t kv_heads, int64_t dim) {
+    return floats_of_piece(heads / kv_heads, dim);
+}
+
+int64_t pagechat_task_queries(int64_t heads, int64_t kv_heads) { return queries_of_task(heads / kv_heads); }
+
+void pagechat_attention(
+    const Plan* plan, const Pool* pool, int64_t heads, const float* q, int64_t q_stride, float scale, float* out,
+    float* pieces, int32_t threads
+) {
+#pragma omp parallel num_threads(threads)
+    run_attention(*plan, *pool, heads, q, q_stride, scale, out, pieces);
+}
+
+// Floats of memory that a step works in, pieces excepted.
+int64_t pagechat_step_floats(const Decoder* decoder, int64_t tokens) {
+    const int64_t heads = 2 * decoder->heads + 2 * decoder->kv_heads;
+    return tokens * (decoder->hidden + decoder->intermediate + (heads + 1) * decoder->head_dim);
+}
+
+// All layers over `residual` [tokens, hidden], in place; pools[layer].
+void pagechat_layers(
+    const Decoder* decoder, const Plan* plan, const Pool* pools, float* residual, float* memory, float* pieces,
+    int32_t threads
+) {
+    const int64_t tokens = plan->tokens, hidden = decoder->hidden, dim = decoder->head_dim, half = dim / 2;
+    const int64_t width = (decoder->heads + 2 * decoder->kv_heads) * dim;
+    float* const normed = memory;
+    float* const qkv = normed + tokens * hidden;
+    float* const attended = qkv + tokens * width;
+    float* const gated = attended + tokens * decoder->heads * dim;
+    float* const cosines = gated + tokens * decoder->intermediate;
+    float* const sines = cosines + tokens * half;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static)
+        for (int64_t token = 0; token < tokens; token++) {
+            const int64_t s = plan->owners[token];
+            const float position = (float)(plan->starts[s] + token - plan->firsts[s]);
+            for (int64_t i = 0; i < half; i++) {
+                cosines[token * half + i] = std::cos(position * decoder->inv_freq[i]);
+                sines[token * half + i] = std::sin(position * decoder->inv_freq[i]);
+            }
+        }
+        for (int64_t l = 0; l < decoder->num_layers; l++) {
+            const Layer& layer = decoder->layers[l];
+            run_norm(residual, tokens, hidden, layer.input_norm, decoder->eps, normed);
+            run_linear(layer.qkv, PLAIN, normed, tokens, qkv);
+            run_rope_and_cache(*plan, pools[l], decoder->heads, qkv, layer.rotates ? cosines : nullptr, sines, half,
+                               layer.q_norm, layer.k_norm, decoder->eps);
+            run_attention(*plan, pools[l], decoder->heads, qkv, width, decoder->scale, attended, pieces);
+            run_linear(layer.out, ADD, attended, tokens, residual);
+            run_norm(residual, tokens, hidden, layer.mlp_norm, decoder->eps, normed);
+            run_linear(layer.gate_up, SWIGLU, normed, tokens, gated);
+            run_linear(layer.down, ADD, gated, tokens, residual);
+        }
+    }
+}
+}

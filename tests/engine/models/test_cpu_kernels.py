@@ -1,0 +1,114 @@
+"""A model on the CPU's C++ kernels: as torch computes it, as good as its checkpoint, the same alone and in a batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine import models
+from engine.config import EngineConfig
+from engine.models.loading import LoadedModel
+from kernels import ops
+from tests.models import tiny_llama
+
+TEXT = """\
+Paging was invented so that programs could use more memory than a machine had. The operating system
+divides memory into pages of one size, keeps a table for each program, and brings a page in when it
+is first touched. The same idea serves language models: the keys and values of a conversation are
+kept in blocks, and a table says where each block lies. A block that two conversations have in
+common is stored once. When memory runs out, the blocks that nobody has used for the longest time
+are given to somebody else. In the morning the sun rose over the hills, and the farmer went out to
+look at his fields. He had planted wheat in the north and barley in the south, and he hoped for
+rain.
+""".replace("\n", " ")
+
+
+def load(path: Path, **settings: object) -> LoadedModel:
+    return models.load(path, EngineConfig(model=str(path), **settings), lambda _: None)  # type: ignore[arg-type]
+
+
+def logits(model: LoadedModel, ids: list[int], chunk: int = 64, fused: bool = True) -> torch.Tensor:
+    config, blocks = model.config, -(-len(ids) // 16)
+    kv = [
+        ops.new_kv(blocks, config.kv_heads, 16, config.head_dim, model.kv_dtype, "cpu")
+        for _ in range(config.num_layers)
+    ]
+    decoder, rows = model.decoder, []
+    kept = decoder._fused
+    decoder._fused = kept if fused else None
+    with torch.inference_mode():
+        for start in range(0, len(ids), chunk):
+            part = torch.tensor(ids[start : start + chunk])
+            plan = ops.plan_attention(
+                [ops.SpanTable(start, len(part), range(1, blocks + 1))],
+                heads=config.heads,
+                kv_heads=config.kv_heads,
+                head_dim=config.head_dim,
+                block_size=16,
+                dtype=model.dtype,
+                device="cpu",
+                compiled=model.compiled,
+            )
+            rows.append(decoder.logits(decoder.forward(decoder.embed(part), kv, plan)))
+    decoder._fused = kept
+    return torch.cat(rows)
+
+
+@pytest.fixture(scope="module")
+def needs_kernels() -> None:
+    problem = ops.start_cpu_kernels(models.names.cache_dir() / "kernels", print)
+    if problem is not None:
+        pytest.skip(problem)
+
+
+@pytest.mark.usefixtures("needs_kernels")
+@pytest.mark.parametrize("family", ["llama", "qwen3", "smollm3", "qwen2"])
+def test_all_layers_in_one_call_are_the_single_operations_and_torch_within_rounding(
+    tmp_path: Path, family: str
+) -> None:
+    directory = tiny_llama(tmp_path, model_type=family)
+    ids = list(range(3, 120))
+    compiled, plain = load(directory, dtype="float32"), load(directory, dtype="float32", cpu_kernels="torch")
+    assert (compiled.info.kernels, plain.info.kernels) == ("C++", "torch")
+
+    single = logits(compiled, ids, fused=False)  # with torch's sines and cosines
+    torch.testing.assert_close(logits(compiled, ids), single, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits(compiled, ids), logits(plain, ids), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("needs_kernels")
+@pytest.mark.parametrize("weights_dtype", ["auto", "int4", "bf16"])
+def test_a_prompt_gives_the_same_bits_however_it_is_cut(tmp_path: Path, weights_dtype: str) -> None:
+    model, ids = load(tiny_llama(tmp_path), weights_dtype=weights_dtype), list(range(3, 330))
+
+    assert torch.equal(logits(model, ids, chunk=512), logits(model, ids, chunk=37))
+
+
+@pytest.mark.usefixtures("needs_kernels")
+def test_what_auto_chooses_is_as_good_as_the_checkpoint(smollm2: Path) -> None:
+    """Perplexity within 1 % of the checkpoint's own numbers in float32; 4 bits, because its file has no more."""
+    from tokenizers import Tokenizer
+
+    ids = Tokenizer.from_file(str(smollm2 / "tokenizer.json")).encode(TEXT).ids
+    exact, chosen = load(smollm2, dtype="float32"), load(smollm2)
+    assert (exact.info.weights_dtype, chosen.info.weights_dtype) == ("bf16", "int4")
+    assert (exact.info.kv_dtype, chosen.info.kv_dtype) == ("float32", "bfloat16")
+    ours, reference = logits(chosen, ids), logits(exact, ids)
+
+    assert perplexity(ours, ids) == pytest.approx(perplexity(reference, ids), rel=0.01)
+    assert (ours.argmax(1) == reference.argmax(1)).float().mean() > 0.97
+
+
+def perplexity(logits: torch.Tensor, ids: list[int]) -> float:
+    return float(torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:])).exp())
+
+
+@pytest.mark.usefixtures("needs_kernels")
+def test_what_cannot_be_had_is_said(tmp_path: Path) -> None:
+    directory = tiny_llama(tmp_path)
+    with pytest.raises(models.ModelError, match="goes with the dtypes auto and float32, not with bfloat16"):
+        load(directory, dtype="bfloat16", weights_dtype="int8")
+    with pytest.raises(models.ModelError, match="needs the C\\+\\+ kernels of the CPU: they are switched off"):
+        load(directory, cpu_kernels="torch", weights_dtype="int8")

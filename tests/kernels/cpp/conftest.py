@@ -1,0 +1,15 @@
+"""The library is compiled by the first test on a machine that needs it, and kept where the engine keeps it."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.models.names import cache_dir
+from kernels import ops
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cpu_kernels() -> None:
+    problem = ops.start_cpu_kernels(cache_dir() / "kernels", print)
+    if problem is not None:
+        pytest.skip(problem)

@@ -1,0 +1,90 @@
+"""Attention in C++ against plain loops in float64, and that no token's result depends on what stands beside it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels import ops
+from tests.kernels.test_attention import BORDERS, HEAD_DIM, Scene, attend, expected, make_scene
+
+LONG = [(700, 1), (255, 1), (256, 1), (257, 1), (511, 1), (0, 300), (250, 20), (600, 100)]
+"""On both sides of a chunk's border (256 slots), and over several."""
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 32, 64, 128])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (8, 1)])
+def test_a_mixed_batch_attends_as_plain_attention_does(block_size: int, heads: int, kv_heads: int) -> None:
+    """Unused slots are NaN."""
+    scene = make_scene(BORDERS, heads, kv_heads, block_size, seed=block_size + heads, compiled=True)
+
+    torch.testing.assert_close(attend(scene, heads, 0.25), expected(scene, heads, 0.25), rtol=1e-5, atol=1e-5)
+
+
+def test_long_contexts() -> None:
+    scene = make_scene(LONG, 6, 2, 16, compiled=True)
+
+    torch.testing.assert_close(attend(scene, 6, 0.25), expected(scene, 6, 0.25), rtol=1e-5, atol=1e-5)
+
+
+def test_more_heads_to_a_key_than_a_task_takes() -> None:
+    scene = make_scene([(40, 1), (0, 5)], 128, 1, 16, compiled=True)
+
+    torch.testing.assert_close(attend(scene, 128, 0.25), expected(scene, 128, 0.25), rtol=1e-5, atol=1e-5)
+
+
+def test_a_bfloat16_pool_gives_what_its_rounded_numbers_give() -> None:
+    exact, rounded = (make_scene(BORDERS, 6, 2, 16, compiled=True) for _ in range(2))
+    rounded.kv = rounded.kv.bfloat16()
+    exact.kv = exact.kv.bfloat16().float()
+    exact.qkv[:, 6:] = exact.qkv[:, 6:].bfloat16().float()
+    rounded.qkv = exact.qkv.clone()
+
+    assert torch.equal(attend(exact, 6, 0.25), attend(rounded, 6, 0.25))
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30])
+def test_what_no_token_of_the_sequence_wrote_changes_no_bit(poison: float) -> None:
+    clean, dirty = (make_scene(BORDERS, 6, 2, 32, poison=p, compiled=True) for p in (0.0, poison))
+
+    assert torch.equal(attend(clean, 6, 0.25), attend(dirty, 6, 0.25))
+
+
+def test_a_token_gets_the_same_bits_alone_among_others_and_in_any_chunk_of_its_prompt() -> None:
+    together = make_scene(LONG, 6, 2, 16, compiled=True)
+    result = attend(together, 6, 0.25)
+    first = 0
+    for span in together.spans:
+        for begin, count in {
+            (0, span.count),
+            (0, 1),
+            (span.count // 2, span.count - span.count // 2),
+            (span.count - 1, 1),
+        }:
+            if count:
+                part = ops.SpanTable(span.start + begin, count, span.table)
+                tokens = slice(first + begin, first + begin + count)
+                got = ops.paged_attention(together.qkv[tokens, :6], together.kv, plan([part]), 0.25)
+                assert torch.equal(got, result[tokens])
+        first += span.count
+
+
+def plan(spans: list[ops.SpanTable]) -> ops.AttentionPlan:
+    return ops.plan_attention(
+        spans, heads=6, kv_heads=2, head_dim=HEAD_DIM, block_size=16, dtype=torch.float32, device="cpu", compiled=True
+    )
+
+
+def test_rotation_norms_and_kv_write_are_torchs() -> None:
+    def scene(compiled: bool) -> Scene:
+        return make_scene([(6, 4), (0, 1), (300, 1)], 4, 2, 8, poison=-1.0, compiled=compiled)
+
+    inv_freq = 1.0 / (10_000.0 ** (torch.arange(0, HEAD_DIM, 2) / HEAD_DIM))
+    norms = (torch.rand(HEAD_DIM), torch.rand(HEAD_DIM), 1e-5)
+    results = []
+    for one in (scene(False), scene(True)):
+        angles = ops.rope_angles(one.plan.positions, inv_freq, 1.0, torch.float32)
+        q = ops.rope_and_cache(one.qkv.clone(), 4, angles, one.kv, one.plan, norms)
+        results.append((q, one.kv))
+
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
