@@ -45,8 +45,9 @@ class FusedLayers:
         """What the structures point to."""
         self._pools: tuple[tuple[int, ...], object] = ((), None)
 
-    def run(self, residual: Tensor, kv: Sequence[Tensor], plan: CppPlan) -> None:
-        """`residual` [T, hidden], in place; keys and values go to the pools in `kv`."""
+    def run(self, residual: Tensor, kv: Sequence[Tensor], plan: object) -> None:
+        """`residual` [T, hidden], in place; keys and values go to the pools in `kv`. `plan` is for compiled kernels."""
+        assert isinstance(plan, CppPlan)
         memory = torch.empty(library().pagechat_step_floats(self._decoder, len(residual)))
         library().pagechat_layers(
             self._decoder,
