@@ -245,6 +245,14 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     kernels: str = ""
     """C++, torch or Triton."""
 
+    @property
+    def numbers(self) -> str:
+        """What is computed with, in a few words."""
+        parts = [f"{self.weights_dtype} weights"] if self.weights_dtype not in ("", self.dtype) else []
+        parts += [f"{self.kv_dtype} KV"] if self.kv_dtype not in ("", self.dtype) else []
+        parts += ["C++"] if self.kernels == "C++" else []
+        return ", ".join([self.dtype, *parts])
+
 
 class PoolInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int

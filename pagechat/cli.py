@@ -38,6 +38,7 @@ from pagechat.commands.http_options import (
 )
 from pagechat.commands.options import (
     BlockSize,
+    CpuKernels,
     Device,
     Dtype,
     KvMemory,
@@ -51,6 +52,7 @@ from pagechat.commands.options import (
     StepTokens,
     SwapMemory,
     Threads,
+    WeightsDtype,
     as_arguments,
     engine_config,
 )
@@ -121,6 +123,8 @@ def serve(
     policy: Policy = None,
     swap_memory: SwapMemory = None,
     dtype: Dtype = None,
+    weights_dtype: WeightsDtype = None,
+    cpu_kernels: CpuKernels = None,
     device: Device = None,
     threads: Threads = None,
     run_dir: RunDir = None,
@@ -173,6 +177,8 @@ def serve(
         policy=policy,
         swap_memory=swap_memory,
         dtype=dtype,
+        weights_dtype=weights_dtype,
+        cpu_kernels=cpu_kernels,
         device=device,
         threads=threads,
     )
@@ -469,6 +475,8 @@ def chat(
     policy: Policy = None,
     swap_memory: SwapMemory = None,
     dtype: Dtype = None,
+    weights_dtype: WeightsDtype = None,
+    cpu_kernels: CpuKernels = None,
     device: Device = None,
     threads: Threads = None,
     run_dir: Annotated[
@@ -511,6 +519,8 @@ def chat(
         "policy": policy,
         "swap_memory": swap_memory,
         "dtype": dtype,
+        "weights_dtype": weights_dtype,
+        "cpu_kernels": cpu_kernels,
         "device": device,
         "threads": threads,
     }

@@ -86,6 +86,8 @@ def engine_command(
         Literal["on", "off", "both"], typer.Option(help="Publish each step's report, as the daemon's engine does.")
     ] = "on",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    weights_dtype: Annotated[str, typer.Option(help="On a CPU: auto, float32, bf16, int8 or int4.")] = "auto",
+    cpu_kernels: Annotated[str, typer.Option(help="auto (C++ where there is a compiler) or torch.")] = "auto",
     profile: Annotated[
         bool, typer.Option(help="Also run one round under torch's profiler: time by kernel. Needs a GPU.")
     ] = False,
@@ -107,6 +109,8 @@ def engine_command(
             max_context=max_context,
             max_running=max_running,
             dtype=cast(Any, dtype),
+            weights_dtype=cast(Any, weights_dtype),
+            cpu_kernels=cast(Any, cpu_kernels),
         )
         config = msgspec.convert(msgspec.to_builtins(config), EngineConfig)  # checks what the flags may say
     except (ValueError, SizeError) as error:
@@ -211,7 +215,7 @@ def _bench(
             profiles[batch] = profile_steps(core, give(core, make(batch, rounds + 1)), publish)
     return EngineBench(
         model=loaded.info.name,
-        dtype=loaded.info.dtype,
+        dtype=loaded.info.numbers,
         device=loaded.info.device if loaded.device == "cpu" else torch.cuda.get_device_name(loaded.device),
         threads=torch.get_num_threads(),
         torch=str(torch.__version__),

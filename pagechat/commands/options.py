@@ -74,7 +74,25 @@ SwapMemory = Annotated[
 Dtype = Annotated[
     str | None,
     typer.Option(
-        envvar="PAGECHAT_DTYPE", metavar="NAME", help="auto, float32, bfloat16 or float16, for weights and KV. [auto]"
+        envvar="PAGECHAT_DTYPE",
+        metavar="NAME",
+        help="auto, float32, bfloat16 or float16, for what is computed and KV. [auto: what this device is fastest at]",
+    ),
+]
+WeightsDtype = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PAGECHAT_WEIGHTS_DTYPE",
+        metavar="NAME",
+        help="On a CPU: auto, float32, bf16, int8 or int4. [auto: 4 bits for what a file has in 4, else 8]",
+    ),
+]
+CpuKernels = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PAGECHAT_CPU_KERNELS",
+        metavar="NAME",
+        help="auto: in C++, compiled once, where there is a compiler; torch: never. [auto]",
     ),
 ]
 Device = Annotated[

@@ -59,7 +59,7 @@ def as_text(found: Status) -> str:
     if found.model:
         model = found.model
         rows.append(("model", f"{model.name} ({model.architecture}, {model.parameters / 1e6:,.0f} M parameters)"))
-        rows.append(("runs on", f"{model.device}, {model.dtype}, context {model.max_context:,} tokens"))
+        rows.append(("runs on", f"{model.device}, {model.numbers}, context {model.max_context:,} tokens"))
     if found.pool:
         rows += _pool_rows(found.pool)
     if found.scheduler:

@@ -185,7 +185,7 @@ class _Daemon:
 def _describe(ready: EngineReady) -> str:
     model, pool = ready.model, ready.pool
     return (
-        f"ready in {ready.load_s:.1f} s: {model.name} ({model.parameters / 1e6:,.0f} M parameters, {model.dtype}, "
+        f"ready in {ready.load_s:.1f} s: {model.name} ({model.parameters / 1e6:,.0f} M parameters, {model.numbers}, "
         f"{model.device}), context {model.max_context:,} tokens, {pool.num_blocks:,} blocks of {pool.block_size} "
         f"tokens ({format_size(pool.num_blocks * pool.bytes_per_block)})"
     )

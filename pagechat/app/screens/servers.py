@@ -88,7 +88,7 @@ def told(status: Status | None, run_dir: Path) -> Content:
     model = status.model if status else None
     if status is None or model is None:
         return Content.styled(f"No engine is ready · {run_dir}", "$muted")
-    runs = f"{model.dtype} on {model.device} · context {model.max_context:,}"
+    runs = f"{model.numbers} on {model.device} · context {model.max_context:,}"
     first = f"{sanitize(model.name)[-60:]} · {model.parameters / 1e6:,.0f} M parameters · {runs}"
     http = status.http or "no HTTP"
     return Content.assemble(first, (f"\nprocess {status.pid} in {sanitize(str(run_dir))} · {http}", "$muted"))
