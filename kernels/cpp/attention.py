@@ -53,7 +53,7 @@ def plan_attention(spans: Sequence[SpanTable], *, heads: int, kv_heads: int, hea
     arrays = (starts, firsts, table_starts, blocks, owners, task_starts, piece_starts)
     room = int(piece_starts[-1]) * library().pagechat_piece_floats(heads, kv_heads, head_dim)
     c = Plan(len(spans), len(owners), *(array.ctypes.data for array in arrays))
-    return CppPlan(c, arrays, starts, owners, firsts, torch.empty(room))
+    return CppPlan(c, arrays, starts, owners, firsts, torch.empty(room, dtype=torch.float32))
 
 
 def _sums(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -99,7 +99,7 @@ def paged_attention(q: Tensor, kv: Tensor, plan: CppPlan, scale: float) -> Tenso
     tokens, heads, dim = q.shape
     if q.stride(1) != dim:
         q = q.contiguous()
-    out = torch.empty(tokens, heads, dim)
+    out = torch.empty(tokens, heads, dim, dtype=torch.float32)
     library().pagechat_attention(
         plan.c,
         pool_of(kv),

@@ -43,12 +43,12 @@ class FusedLayers:
         self._decoder = decoder
         self._kept = kept
         """What the structures point to."""
-        self._pools: tuple[tuple[int, ...], object] = ((), None)
+        self._pools: tuple[object, object] = (None, None)
 
     def run(self, residual: Tensor, kv: Sequence[Tensor], plan: object) -> None:
         """`residual` [T, hidden], in place; keys and values go to the pools in `kv`. `plan` is for compiled kernels."""
         assert isinstance(plan, CppPlan)
-        memory = torch.empty(library().pagechat_step_floats(self._decoder, len(residual)))
+        memory = torch.empty(library().pagechat_step_floats(self._decoder, len(residual)), dtype=torch.float32)
         library().pagechat_layers(
             self._decoder,
             plan.c,
@@ -60,10 +60,10 @@ class FusedLayers:
         )
 
     def _pools_of(self, kv: Sequence[Tensor]) -> object:
-        """Made again only for other pools than the last time's."""
-        where = tuple(pool.data_ptr() for pool in kv)
-        if where != self._pools[0]:
-            self._pools = (where, (Pool * len(kv))(*map(pool_of, kv)))
+        """Made again only for other pools than the last time's: others may lie at the same addresses."""
+        which = [(pool.data_ptr(), pool.shape, pool.dtype) for pool in kv]
+        if which != self._pools[0]:
+            self._pools = (which, (Pool * len(kv))(*map(pool_of, kv)))
         return self._pools[1]
 
 

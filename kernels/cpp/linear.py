@@ -67,6 +67,10 @@ def _readable(weight: Tensor) -> Tensor:
     return (weight if weight.dtype == torch.bfloat16 else weight.to(torch.float32)).contiguous()
 
 
+def _floats(rows: int, columns: int) -> Tensor:
+    return torch.empty(rows, columns, dtype=torch.float32)
+
+
 def _zeros(nbytes: int) -> Tensor:
     """Starts with a cache line, as the panels' rows then do."""
     room = torch.zeros(nbytes + _CACHE_LINE, dtype=torch.uint8)
@@ -94,18 +98,18 @@ def _run(
 
 
 def linear(x: Tensor, packed: PanelLinear) -> Tensor:
-    return _run(x, packed, _PLAIN, torch.empty(len(x), packed.out_features))
+    return _run(x, packed, _PLAIN, _floats(len(x), packed.out_features))
 
 
 def norm_linear(x: Tensor, norm: Tensor, eps: float, packed: PanelLinear) -> Tensor:
-    return _run(x, packed, _PLAIN, torch.empty(len(x), packed.out_features), norm, eps)
+    return _run(x, packed, _PLAIN, _floats(len(x), packed.out_features), norm, eps)
 
 
 def norm_swiglu(x: Tensor, norm: Tensor, eps: float, packed: PanelLinear) -> Tensor:
     width = packed.out_features // 2
     if width % PANEL:  # gate and up of an output are not in the same place of two panels
         return silu_mul(norm_linear(x, norm, eps, packed))
-    return _run(x, packed, _SWIGLU, torch.empty(len(x), width), norm, eps)
+    return _run(x, packed, _SWIGLU, _floats(len(x), width), norm, eps)
 
 
 def add_linear(x: Tensor, packed: PanelLinear, residual: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,20 @@ def load(path: Path, **settings: object) -> LoadedModel:
     return models.load(path, EngineConfig(model=str(path), **settings), lambda _: None)  # type: ignore[arg-type]
 
 
-def logits(model: LoadedModel, ids: list[int], chunk: int = 64, fused: bool = True) -> torch.Tensor:
-    config, blocks = model.config, -(-len(ids) // 16)
-    kv = [
-        ops.new_kv(blocks, config.kv_heads, 16, config.head_dim, model.kv_dtype, "cpu")
-        for _ in range(config.num_layers)
-    ]
+def logits(
+    model: LoadedModel,
+    ids: list[int],
+    chunk: int = 64,
+    fused: bool = True,
+    block_size: int = 16,
+    memory: list[torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """`memory`: for each layer's pool, as bytes that are zero."""
+    config, blocks = model.config, -(-len(ids) // block_size)
+    shape = (blocks + 1, 2, config.kv_heads, block_size, config.head_dim)
+    nbytes = math.prod(shape) * model.kv_dtype.itemsize
+    memory = memory or [torch.zeros(nbytes, dtype=torch.uint8) for _ in range(config.num_layers)]
+    kv = [part[:nbytes].view(model.kv_dtype).view(shape) for part in memory]
     decoder, rows = model.decoder, []
     kept = decoder._fused
     decoder._fused = kept if fused else None
@@ -46,7 +55,7 @@ def logits(model: LoadedModel, ids: list[int], chunk: int = 64, fused: bool = Tr
                 heads=config.heads,
                 kv_heads=config.kv_heads,
                 head_dim=config.head_dim,
-                block_size=16,
+                block_size=block_size,
                 dtype=model.dtype,
                 device="cpu",
                 compiled=model.compiled,
@@ -84,6 +93,22 @@ def test_a_prompt_gives_the_same_bits_however_it_is_cut(tmp_path: Path, weights_
     model, ids = load(tiny_llama(tmp_path), weights_dtype=weights_dtype), list(range(3, 330))
 
     assert torch.equal(logits(model, ids, chunk=512), logits(model, ids, chunk=37))
+
+
+@pytest.mark.usefixtures("needs_kernels")
+def test_other_pools_at_the_same_addresses_are_other_pools(tmp_path: Path) -> None:
+    model, ids = load(tiny_llama(tmp_path)), list(range(3, 103))
+    memory = [torch.zeros(1 << 20, dtype=torch.uint8) for _ in range(model.config.num_layers)]
+    logits(model, ids, block_size=16, memory=memory)
+    for part in memory:
+        part.zero_()
+
+    logits(model, ids, block_size=8, memory=memory)
+
+    block_bytes = 2 * model.config.kv_heads * 8 * model.config.head_dim * model.kv_dtype.itemsize
+    for part in memory:
+        written = part[: 14 * block_bytes].view(14, block_bytes).any(dim=1)
+        assert written.tolist() == [False] + [True] * 13  # not the null block, and those of a hundred tokens
 
 
 @pytest.mark.usefixtures("needs_kernels")
