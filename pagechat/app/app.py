@@ -43,6 +43,8 @@ from pagechat.store import Store, StoreError
 from pagechat.text_safety import sanitize
 from pagechat.themes import DEFAULT_THEME, ThemeProblem, load_themes, our_variables, user_theme_stamp
 
+PROBLEM_S = 20.0
+"""What a person has to do something about stays so long: it may come while they wait for the engine."""
 GC_THRESHOLDS = (20_000, 20, 50)
 """Python's own (700, 10, 10) look for garbage many times a second while answers are drawn: frames make many objects,
 and few cycles."""
@@ -111,7 +113,7 @@ class PagechatApp(App[None]):
         keys, wrong_keys = keymap.load(keymap.path(), BY_ID)
         self.set_keymap(keys)
         for problem in wrong_keys:
-            self.notify(problem, title="Keys skipped", severity="warning", markup=False)
+            self.notify(problem, title="Keys skipped", severity="warning", timeout=PROBLEM_S, markup=False)
         self.theme_changed_signal.subscribe(self, self._theme_changed)
         self._start(self.keeper.run())
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
@@ -141,7 +143,8 @@ class PagechatApp(App[None]):
 
     def _tell_theme_problems(self) -> None:
         for problem in self._theme_problems:
-            self.notify(f"{problem.file}: {problem.reason}", title="Theme skipped", severity="warning", markup=False)
+            text = f"{problem.file}: {problem.reason}"
+            self.notify(text, title="Theme skipped", severity="warning", timeout=PROBLEM_S, markup=False)
 
     def _reload_themes(self) -> None:
         """When a file of the user's themes has changed: all of them again, the worn one at once."""
@@ -207,7 +210,7 @@ class PagechatApp(App[None]):
             failed, now = servers.back()
             reason = state.reason.removeprefix("ModelError: ")
             text = f"{failed.label} cannot be used: {reason}\nBack to {now.label}. F10 chooses again."
-            self.notify(sanitize(text), title="Not changed", severity="error", timeout=20, markup=False)
+            self.notify(sanitize(text), title="Not changed", severity="error", timeout=PROBLEM_S, markup=False)
             self.main.move_link()
 
     async def _remember_model(self, name: str) -> None:
