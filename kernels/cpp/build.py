@@ -61,7 +61,7 @@ def _ready(cache: Path, tell: Callable[[str], None]) -> Library:
     found = _tried(path)
     if found is not None:
         return found
-    cache.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)  # what is in it gets executed
     with _locked(cache / ".lock", tell):
         found = _tried(path)  # another process may have made it meanwhile
         if found is None:
