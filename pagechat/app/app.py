@@ -112,17 +112,17 @@ class PagechatApp(App[None]):
         await self._choose_theme()
         keys, wrong_keys = keymap.load(keymap.path(), BY_ID)
         self.set_keymap(keys)
-        for problem in wrong_keys:
-            self.notify(problem, title="Keys skipped", severity="warning", timeout=PROBLEM_S, markup=False)
         self.theme_changed_signal.subscribe(self, self._theme_changed)
         self._start(self.keeper.run())
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGTERM, self._end_by, self.leave)
             loop.add_signal_handler(signal.SIGHUP, self._end_by, self._leave_no_terminal)
-        self._tell_theme_problems()
         self.set_interval(THEMES_S, self._reload_themes)
-        self.main.call_after_refresh(self._connect)  # the first screen comes before anything it can do without
+        # The first screen comes before anything it can do without; and what is told before it is there, nobody sees.
+        self.main.call_after_refresh(self._connect)
+        self.main.call_after_refresh(self._tell_key_problems, wrong_keys)
+        self.main.call_after_refresh(self._tell_theme_problems)
 
     def get_driver_class(self) -> type[Driver]:
         return lasting(super().get_driver_class())
@@ -140,6 +140,10 @@ class PagechatApp(App[None]):
             self.theme = FEW_COLORS_THEME
         elif theme in self.available_themes:
             self.theme = theme
+
+    def _tell_key_problems(self, problems: Sequence[str]) -> None:
+        for problem in problems:
+            self.notify(problem, title="Keys skipped", severity="warning", timeout=PROBLEM_S, markup=False)
 
     def _tell_theme_problems(self) -> None:
         for problem in self._theme_problems:

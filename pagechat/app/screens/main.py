@@ -147,7 +147,8 @@ class MainScreen(Screen[None]):
         try:
             await self.tabs.restore()
         except StoreError as error:
-            self.notify(f"The open chats could not be restored: {error}", severity="error", markup=False)
+            text = f"The open chats could not be restored: {error}"  # told when there is a screen to tell it on
+            self.call_after_refresh(self.notify, text, severity="error", markup=False)
         await self.show_active()
         self.set_interval(TICK_S, self._tick)
 

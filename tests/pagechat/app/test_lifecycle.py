@@ -39,7 +39,7 @@ async def test_a_banner_shows_what_the_engine_does(open_app: OpenApp) -> None:
     )
     async with open_app(daemon, ready=False) as (app, pilot):
         await wait_until(pilot, lambda: "Fetching the model" in screen_text(app))
-        assert " 50 %" in screen_text(app)
+        await wait_until(pilot, lambda: " 50 %" in screen_text(app))
         assert "73 of 146 MB" in screen_text(app)
         daemon.state = "ready"
         await wait_until(pilot, lambda: not app.main.query_one(Banner).display)

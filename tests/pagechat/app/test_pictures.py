@@ -93,7 +93,9 @@ def test_main_screen(app: PagechatApp, snap_compare: Callable[..., bool], size: 
 def test_memory_on_a_small_screen(app: PagechatApp, snap_compare: Callable[..., bool]) -> None:
     async def look(pilot: Pilot[None]) -> None:
         await prepare(pilot)
+        await wait_until(pilot, lambda: app.view.mirror is not None and max(app.view.mirror.refs) > 1)  # the fork
         await pilot.press("f3", "s", "6")
+        await wait_until(pilot, lambda: app.main.block_map.selected is not None)
         await settle(pilot)
 
     assert snap_compare(app, terminal_size=(80, 24), run_before=look)
