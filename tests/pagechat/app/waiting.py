@@ -16,8 +16,12 @@ async def wait_until(pilot: Pilot[None], predicate: Callable[[], object], timeou
     """Run the app until the predicate holds."""
     deadline = time.monotonic() + timeout
     while not predicate():
-        assert time.monotonic() < deadline, f"not within {timeout:g} s"
+        assert time.monotonic() < deadline, f"not within {timeout:g} s; the screen:\n{_shown(pilot)}"
         await pilot.pause(0.05)  # looking at the whole screen costs about as much
+
+
+def _shown(pilot: Pilot[None]) -> str:
+    return screen_text(pilot.app) if isinstance(pilot.app, PagechatApp) else ""
 
 
 async def say(app: PagechatApp, pilot: Pilot[None], text: str) -> None:
