@@ -7,6 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=${1:-.whl} python=${2:-3.12}
 packages=(msgspec pyzmq gguf typer shellingham annotated-doc platformdirs llguidance
+          prometheus_client opentelemetry-api
           fastapi starlette uvicorn pydantic pydantic_core annotated-types typing-inspection typing_extensions
           pytest pytest-xdist execnet pluggy iniconfig pytest-timeout pytest-asyncio hypothesis sortedcontainers)
 platforms=(manylinux_2_39_x86_64 manylinux_2_25_x86_64 manylinux_2_35_x86_64 manylinux_2_34_x86_64 manylinux_2_31_x86_64
