@@ -105,6 +105,7 @@ async def begin(
     service, key = service_of(request), key_of(request)
     engine = service.check_model(body.model)
     _, text = service.ready()
+    priority = _priority(body, key)
     answers = body.answers if body.use_beam_search else candidates
     options, beam = body.options(limit), body.beam(candidates)
     ticket = service.admission.enter(key, answers * len(prompts))
@@ -138,7 +139,7 @@ async def begin(
                     beam=beam,
                     salt=key.cache_salt + (body.cache_salt or "").encode(),
                     tenant=key.name,
-                    priority=body.priority or 0,
+                    priority=priority,
                     with_tokens=body.return_token_ids,
                 )
                 for number, tokens in enumerate(call.prompts)
@@ -149,6 +150,21 @@ async def begin(
         raise
     ticket.began()
     return call
+
+
+def _priority(body: Generating, key: Key) -> int:
+    """Raises ApiError for one that the key may not ask for."""
+    if body.priority is None:
+        return max(0, key.min_priority)
+    if body.priority < key.min_priority:
+        raise ApiError(
+            403,
+            f"priority: key {key.name!r} may ask for {key.min_priority} and higher numbers, which are served later; "
+            f"this request asks for {body.priority}",
+            param="priority",
+            code="priority_not_allowed",
+        )
+    return body.priority
 
 
 _FIELDS = {
