@@ -721,6 +721,23 @@ class ThroughputStatus(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens_per_s: float
 
 
+class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that has not ended."""
+
+    session: str
+    tenant: str
+    """The label of the API key it came with."""
+    state: Literal["waiting", "running"]
+    """running: it has blocks. waiting: it has none, not yet or because others took them."""
+    priority: int
+    """The one it came with, or was given since."""
+    prompt_tokens: int
+    """0 until it has been tokenized."""
+    generated_tokens: int
+    """Of all its answers."""
+    age_s: float
+
+
 class Status(Message, frozen=True):
     ticket: int
     state: Literal["loading", "ready", "restarting", "failed", "stopping"]
@@ -737,6 +754,8 @@ class Status(Message, frozen=True):
     pool: PoolStatus | None
     scheduler: SchedulerStatus | None
     throughput: ThroughputStatus
+    requests: list[RequestStatus] = []
+    """In the order they are served: by priority, and as they came."""
     shadows: list[ShadowStatus] = []
     """How each policy would fare with the live requests; the last that the engine told."""
     http: str | None = None

@@ -47,13 +47,13 @@ _TEXT_THREADS = 2
 class Answering:
     """Lives in the loop that made it, beside one supervisor."""
 
-    def __init__(self, supervisor: Callable[[], Supervisor]) -> None:
-        """`supervisor` is asked when needed: it and this object know each other."""
+    def __init__(self, supervisor: Callable[[], Supervisor], newest_sequence: Callable[[], int]) -> None:
+        """`supervisor` is asked when needed: it and this object know each other. `newest_sequence`: of PoolWatch."""
         self.text: text.ModelText | None = None
         """Of the model that was loaded last."""
         self.requests = Requests()
         self.observer = Observer()
-        self._supervisor = supervisor
+        self._supervisor, self._newest_sequence = supervisor, newest_sequence
         self._text_path = ""
         self._threads = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text")
         self._preparing: set[asyncio.Task[None]] = set()
@@ -151,7 +151,7 @@ class Answering:
         request.stop_token_ids = frozenset(sampling.stop_token_ids)
         request.prompt = tuple(prompt)
         if request.receiver.send(Accepted(request_id=request.client_request_id, prompt_tokens=len(prompt))):
-            request.started = True
+            request.started, request.before = True, self._newest_sequence()
             self._supervisor().send(
                 AddRequest(
                     request_id=request.engine_id,

@@ -77,6 +77,8 @@ class Request:
     """Waits for the engine and tokenizes; the request is not with the engine before it is done."""
     started: bool = False
     """The engine has been given the request."""
+    before: int = -1
+    """The newest sequence that had blocks then: later ones of its session are its own."""
     answers: list[Answer] = field(init=False)
     priority: int = field(init=False)
     """The one it came with, or was given since."""

@@ -182,6 +182,19 @@ def test_a_key_sees_its_own_sessions_and_usage(locked: Locked) -> None:
         assert [session["session"] for session in alice.get("/v1/sessions").json()["data"]] == ["same"]
 
 
+def test_a_key_sees_its_own_requests_and_their_priorities(locked: Locked) -> None:
+    name = f"long-{secrets.token_hex(4)}"
+    with locked.http(keys.add(locked.path, name)) as mine, locked.http(locked.alice) as alice:
+        body = {"prompt": "hello", "session": "s", "stream": True, "priority": 3}
+        with mine.stream("POST", "/v1/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            (told,) = mine.get("/v1/pool").json()["requests"]
+            assert alice.get("/v1/pool").json()["requests"] == []
+    assert (told["session"], told["tenant"], told["priority"], told["state"]) == ("s", name, 3, "running")
+    keys.remove(locked.path, name)
+
+
 def test_a_key_does_so_much_at_a_time(locked: Locked) -> None:
     with locked.client(locked.bob) as bob, locked.client(locked.alice) as alice:
         with pytest.raises(openai.BadRequestError, match="asks for 2"):  # waiting would not help
