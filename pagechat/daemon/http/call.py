@@ -65,12 +65,13 @@ class Call:
         """As `Exchange.follow`, but the listener is told the number of the choice."""
 
         def hear(prompt: int, message: Delta | Finished) -> None:
-            if isinstance(message, Finished) and message.finish_reason == "abort":
-                raise RequestError("shutting_down", "the daemon stopped before this answer was complete")
-            if isinstance(message, Delta) and message.prompt_logprobs:
+            if isinstance(message, Finished):
+                if message.finish_reason == "abort":
+                    raise RequestError("shutting_down", "the daemon stopped before this answer was complete")
+            elif message.prompt_logprobs:
                 self.prompt_logprobs[prompt] += message.prompt_logprobs
-            else:
-                listener(prompt * self.answers + message.index, message)
+                return
+            listener(prompt * self.answers + message.index, message)
 
         await self.exchange.follow(hear)
 

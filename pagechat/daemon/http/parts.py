@@ -55,6 +55,11 @@ class Splitter:
         self.called = False
         """A tool has been called."""
 
+    @property
+    def passes(self) -> bool:
+        """All text to come is content, and none is held."""
+        return self._state == "content" and not self._calls and not self._fresh
+
     def feed(self, text: str) -> list[Part]:
         """What is certain by now."""
         self._held += text
