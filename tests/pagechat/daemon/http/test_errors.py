@@ -50,6 +50,8 @@ def refused(response: httpx2.Response, status: int = 400) -> dict[str, Any]:
         ({"modalities": ["audio"]}, "modalities[0]"),
         ({"chat_template": "{{ 7 }}"}, "chat_template"),
         ({"session": "a/b"}, "session"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"think": True, "bos_token": "x"}}, "chat_template_kwargs"),
         ({"messages": []}, "messages"),
         ({"messages": "hello"}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
@@ -154,3 +156,15 @@ def test_every_response_has_a_request_id(http: httpx2.Client) -> None:
     assert http.get("/health", headers={"x-request-id": "mine"}).headers["x-request-id"] == "mine"
     made = http.get("/nowhere", headers={"x-request-id": "x" * 200}).headers["x-request-id"]
     assert made.startswith("req-")
+
+
+def test_a_wrong_method_is_told_the_right_one(http: httpx2.Client) -> None:
+    response = http.put("/v1/models")
+    assert refused(response, 405)["message"] == "/v1/models takes GET, not PUT"
+    assert response.headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+def test_a_load_balancer_may_ask_for_the_head_alone(http: httpx2.Client, path: str) -> None:
+    response = http.head(path)
+    assert (response.status_code, response.content) == (200, b"")

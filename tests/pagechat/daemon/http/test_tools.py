@@ -137,4 +137,8 @@ def test_a_templates_variables_are_the_clients_to_set_but_its_messages_are_not(r
 
         plain = prompt()
         assert prompt(think=True) > plain
-        assert prompt(messages=[], tools=["x"], add_generation_prompt=False, tokenize=True) == plain
+        assert prompt(tokenize=True) == plain
+        taken = {"messages": [], "tools": ["x"], "add_generation_prompt": False}
+        refused = http.post("/v1/chat/completions", json={"messages": ASK, "chat_template_kwargs": taken})
+        assert refused.status_code == 400
+        assert "add_generation_prompt and messages and tools" in refused.json()["error"]["message"]
