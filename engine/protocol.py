@@ -320,6 +320,9 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
     (with index 0), in pieces as the prompt is computed, all before the first generated token."""
     prefill_s: float | None = None
     """With the first token of an answer: seconds since the request was first given blocks."""
+    param: str | None = None
+    """For `finish_reason` error: the field that is wrong, where one is, by its name in `AddRequest` or
+    `SamplingParams`."""
 
 
 class StepOutputs(Message, frozen=True):

@@ -188,7 +188,7 @@ class Answering:
             if request is None:
                 continue  # ended here already: cancelled, stopped by a stop string, or its client has gone
             if output.finish_reason == "error":
-                self._fail(request, RequestError(output.code or "internal", output.message))
+                self._fail(request, RequestError(output.code or "internal", output.message, output.param))
             else:
                 self._advance(request, output, now)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -60,6 +60,8 @@ class Call:
     """What a token contributes to a text."""
     prompt_logprobs: list[list[TokenLogprobs]]
     """Of each prompt, from its second token on; complete before its first text, where they were asked for."""
+    names: Mapping[str, str | None]
+    """What the request calls a field that the daemon calls otherwise."""
 
     async def follow(self, listener: Listener) -> None:
         """As `Exchange.follow`, but the listener is told the number of the choice."""
@@ -73,7 +75,15 @@ class Call:
                 return
             listener(prompt * self.answers + message.index, message)
 
-        await self.exchange.follow(hear)
+        try:
+            await self.exchange.follow(hear)
+        except RequestError as error:
+            raise self.named(error) from None
+
+    def named(self, error: RequestError) -> RequestError:
+        """The same in the request's own words."""
+        param = error.param
+        return RequestError(error.code, error.message, self.names.get(param, param) if param else None)
 
     async def finished(self) -> list[Whole]:
         """All answers at their end, by choice."""
@@ -120,6 +130,7 @@ async def begin(
         ticket=ticket,
         bytes_of=text.token_bytes,
         prompt_logprobs=[[] for _ in prompts],
+        names={"grammar": body.grammar_field} | _NAMES[kind],
     )
     try:
         for prompt in prompts:
@@ -146,6 +157,9 @@ async def begin(
                 for number, tokens in enumerate(call.prompts)
             ]
         )
+    except RequestError as error:
+        call.close()
+        raise call.named(error) from None
     except BaseException:
         call.close()
         raise
@@ -168,22 +182,22 @@ def _priority(body: Generating, key: Key) -> int:
     return body.priority
 
 
-_FIELDS = {
-    "chatcmpl": ("messages", "max_tokens"),
-    "cmpl": ("prompt", "max_tokens"),
-    "resp": ("input", "max_output_tokens"),
+_NAMES: dict[str, dict[str, str | None]] = {
+    "chatcmpl": {"prompt": "messages"},
+    "cmpl": {},
+    "resp": {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens", "grammar": "text.format"},
 }
-"""What prompt and limit are called, by the kind of the new object's id."""
+"""What the daemon's fields are called, by the kind of the new object's id."""
 
 
 def _check_room(prompt: int, limit: int | None, context: int, kind: str) -> None:
     """Raises ApiError for what the context cannot hold: no answer is cut short silently."""
-    prompt_field, limit_field = _FIELDS[kind]
+    names = _NAMES[kind]
     if prompt >= context:
         raise ApiError(
             400,
             f"the prompt takes {prompt:,} tokens and leaves no room for an answer: the context holds {context:,}",
-            param=prompt_field,
+            param=names.get("prompt", "prompt"),
             code="context_length_exceeded",
         )
     if limit is not None and prompt + limit > context:
@@ -191,6 +205,6 @@ def _check_room(prompt: int, limit: int | None, context: int, kind: str) -> None
             400,
             f"the context holds {context:,} tokens: the prompt takes {prompt:,} and leaves {context - prompt:,} for "
             f"an answer; {limit:,} were asked for",
-            param=limit_field,
+            param=names.get("max_tokens", "max_tokens"),
             code="context_length_exceeded",
         )

@@ -136,6 +136,10 @@ class ChatBody(Generating):
     def grammar(self) -> Grammar | None:
         return required_call(self.offered, self.tool_choice) or super().grammar()
 
+    @property
+    def grammar_field(self) -> str | None:
+        return "tools" if required_call(self.offered, self.tool_choice) else super().grammar_field
+
     def conversation(self) -> Conversation:
         """Raises RequestError."""
         return Conversation(
