@@ -34,8 +34,12 @@ async def responses(body: ResponsesBody, request: Request) -> Response:
     made = _Response(call, body, marks(chat, call.prompts[0], text).splitter())
     if body.stream:
         return EventStream(call, _Events(made))
+
+    def hear(index: int, message: Delta | Finished) -> None:
+        made.told(message)
+
     try:
-        await call.follow(lambda index, message: made.told(message))
+        await call.follow(hear)
     finally:
         call.close()
     return Response(msgspec.json.encode(made.ended()), media_type="application/json")
