@@ -731,7 +731,7 @@ class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     """The label of the API key it came with."""
     state: Literal["waiting", "running"]
-    """running: it has blocks. waiting: it has none, not yet or because others took them."""
+    """By the last report: running, it has blocks; waiting, it has none, not yet or because others took them."""
     priority: int
     """The one it came with, or was given since."""
     prompt_tokens: int
