@@ -302,12 +302,14 @@ class EngineCore:
         patience = 0.0 if self._requests or self._pending else _IDLE_PATIENCE
         for message, outcome in self._compiling.take(patience):
             if isinstance(outcome, GrammarError):
-                self._refuse(message, "bad_request", str(outcome))
+                self._refuse(message, "bad_request", str(outcome), "grammar")
             else:
                 self._begin(message, outcome)
 
-    def _refuse(self, message: AddRequest, code: ErrorCode, text: str) -> None:
-        self._pending.append(TokenOutput(message.request_id, (), "error", len(message.prompt), 0, text, code))
+    def _refuse(self, message: AddRequest, code: ErrorCode, text: str, param: str | None = None) -> None:
+        self._pending.append(
+            TokenOutput(message.request_id, (), "error", len(message.prompt), 0, text, code, param=param)
+        )
 
     @property
     def _runs_ahead(self) -> bool:
@@ -383,7 +385,8 @@ class EngineCore:
         if sequence.shaping and (matcher := sequence.shaping.matcher):
             grammar_ended = matcher.take(token)
             if matcher.error:
-                return self._fail(sequence, "bad_request", f"the grammar cannot be followed further: {matcher.error}")
+                words = f"the grammar cannot be followed further: {matcher.error}"
+                return self._fail(sequence, "bad_request", words, "grammar")
         reason: FinishReason | None = None
         if grammar_ended or token in sampling.stop_token_ids:
             reason = "stop"
@@ -466,13 +469,14 @@ class EngineCore:
         self._next_sequence += 1
         return self._next_sequence - 1
 
-    def _fail(self, sequence: Sequence, code: ErrorCode, text: str) -> TokenOutput:
+    def _fail(self, sequence: Sequence, code: ErrorCode, text: str, param: str | None = None) -> TokenOutput:
         """End a request that cannot go on."""
         request = self._requests[sequence.request_id]
         for other in request.living():
             self.scheduler.remove(other)
         self._forget(request)
-        return msgspec.structs.replace(request.output((), sequence.index, "error"), message=text, code=code)
+        output = request.output((), sequence.index, "error")
+        return msgspec.structs.replace(output, message=text, code=code, param=param)
 
     def _fail_for_memory(self, sequence: Sequence) -> TokenOutput:
         """It cannot fit beside what is pinned."""

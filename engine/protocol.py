@@ -320,6 +320,9 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
     (with index 0), in pieces as the prompt is computed, all before the first generated token."""
     prefill_s: float | None = None
     """With the first token of an answer: seconds since the request was first given blocks."""
+    param: str | None = None
+    """For `finish_reason` error: the field that is wrong, where one is, by its name in `AddRequest` or
+    `SamplingParams`."""
 
 
 class StepOutputs(Message, frozen=True):
@@ -721,6 +724,23 @@ class ThroughputStatus(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens_per_s: float
 
 
+class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that has not ended."""
+
+    session: str
+    tenant: str
+    """The label of the API key it came with."""
+    state: Literal["waiting", "running"]
+    """By the last report: running, it has blocks; waiting, it has none, not yet or because others took them."""
+    priority: int
+    """The one it came with, or was given since."""
+    prompt_tokens: int
+    """0 until it has been tokenized."""
+    generated_tokens: int
+    """Of all its answers."""
+    age_s: float
+
+
 class Status(Message, frozen=True):
     ticket: int
     state: Literal["loading", "ready", "restarting", "failed", "stopping"]
@@ -737,6 +757,8 @@ class Status(Message, frozen=True):
     pool: PoolStatus | None
     scheduler: SchedulerStatus | None
     throughput: ThroughputStatus
+    requests: list[RequestStatus] = []
+    """In the order they are served: by priority, and as they came."""
     shadows: list[ShadowStatus] = []
     """How each policy would fare with the live requests; the last that the engine told."""
     http: str | None = None

@@ -383,6 +383,15 @@ def keys(
     max_concurrent: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Of a new key: answers at a time. [no limit]")
     ] = None,
+    min_priority: Annotated[
+        int,
+        typer.Option(
+            min=-(2**31),
+            max=2**31 - 1,
+            metavar="N",
+            help="Of a new key: the lowest number, so the most urgent, that its requests may ask for.",
+        ),
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="The list as JSON.")] = False,
     path: Keys = None,
 ) -> int:
@@ -392,7 +401,7 @@ def keys(
     """
     from pagechat.commands.keys import keys as run
 
-    return run(path, words or (), max_concurrent=max_concurrent, as_json=as_json)
+    return run(path, words or (), max_concurrent=max_concurrent, min_priority=min_priority, as_json=as_json)
 
 
 @daemon.command()

@@ -11,6 +11,7 @@ No daemon, no socket. Text is made by the same parts as in the daemon. Not for s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -215,9 +216,10 @@ class _Task:
     def take(self, output: TokenOutput) -> None:
         """Raises RequestError when the engine refuses the request."""
         if output.finish_reason == "error":
-            raise RequestError(output.code or "internal", output.message)
+            raise RequestError(output.code or "internal", output.message, output.param)
         self._prompt_logprobs += output.prompt_logprobs
-        answer, _, reason = self.request.take(output)
+        answer = self.request.answers[output.index]
+        _, reason = self.request.take(answer, output, time.monotonic())
         if reason is not None and answer.open:
             answer.open = False
             self._reasons[answer.index] = reason

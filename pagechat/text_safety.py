@@ -25,3 +25,8 @@ def sanitize(text: str) -> str:
     recognised as a whole, only its single characters, so a sequence split over two pieces is harmless too.
     """
     return text.replace("\r\n", "\n").translate(_MARKS)
+
+
+def one_line(text: str) -> str:
+    """On one line, and safe for a terminal."""
+    return " ".join(sanitize(text).split())

@@ -17,7 +17,9 @@ from pagechat.daemon.http import keys as file
 from pagechat.daemon.http.keys import KeysError
 
 
-def keys(path: Path | None, words: Sequence[str], *, max_concurrent: int | None, as_json: bool) -> int:
+def keys(
+    path: Path | None, words: Sequence[str], *, max_concurrent: int | None, min_priority: int, as_json: bool
+) -> int:
     """Exit code. Raises CommandError."""
     path = path or file.default_path()
     try:
@@ -25,7 +27,7 @@ def keys(path: Path | None, words: Sequence[str], *, max_concurrent: int | None,
             case [] | ["list"]:
                 _list(path, as_json)
             case ["add", name]:
-                print(file.add(path, name, max_concurrent))
+                print(file.add(path, name, max_concurrent, min_priority))
                 print(f"pagechat-daemon: this is all that is ever shown of key {name!r}; keep it", file=sys.stderr)
             case ["remove", name]:
                 file.remove(path, name)
@@ -44,9 +46,14 @@ def _list(path: Path, as_json: bool) -> None:
         print(json.dumps([{name: value for name, value in key.items() if value is not None} for key in public]))
     elif known:
         rows = [
-            [key.name, time.strftime("%Y-%m-%d", time.localtime(key.created)), str(key.max_concurrent or "no limit")]
+            [
+                key.name,
+                time.strftime("%Y-%m-%d", time.localtime(key.created)),
+                str(key.max_concurrent or "no limit"),
+                str(key.min_priority),
+            ]
             for key in known
         ]
-        print(aligned(("key", "made", "at a time"), rows))
+        print(aligned(("key", "made", "at a time", "min priority"), rows))
     else:
         print(f"pagechat-daemon: no keys in {path}", file=sys.stderr)

@@ -19,7 +19,7 @@ from pagechat.commands import exits
 from pagechat.commands.exits import CommandError
 from pagechat.commands.tables import aligned
 from pagechat.store import Store
-from pagechat.text_safety import sanitize
+from pagechat.text_safety import one_line
 
 ACTIONS: tuple[SessionAction, ...] = get_args(SessionAction)
 
@@ -73,9 +73,9 @@ async def _manage(run_dir: Path | None, action: SessionAction, names: list[str],
     if as_json:
         print(json.dumps({"ok": reply.ok, "message": reply.message, "tokens": reply.tokens}, ensure_ascii=False))
     elif reply.ok:
-        print(_line(reply.message))
+        print(one_line(reply.message))
     if not reply.ok:
-        print(f"pagechat-daemon: {_line(reply.message)}", file=sys.stderr)
+        print(f"pagechat-daemon: {one_line(reply.message)}", file=sys.stderr)
     return exits.OK if reply.ok else exits.FAILED
 
 
@@ -100,9 +100,15 @@ def _fork_chat(source: str, target: str) -> None:
 def _sessions_text(found: list[SessionInfo]) -> str:
     header = ("session", "state", "tokens", "blocks", "pinned", "priority")
     rows = [
-        (_line(one.session), one.state, f"{one.tokens:,}", f"{one.blocks:,}", "yes" if one.pinned else "no", priority)
+        (
+            one_line(one.session),
+            one.state,
+            f"{one.tokens:,}",
+            f"{one.blocks:,}",
+            "yes" if one.pinned else "no",
+            f"{one.priority}" if one.state in ("running", "waiting") else "",
+        )
         for one in found
-        for priority in [f"{one.priority}" if one.state in ("running", "waiting") else ""]
     ]
     return aligned(header, rows, left=2)
 
@@ -124,7 +130,7 @@ def _owners(kind: str, owners: list[OwnerUsage]) -> str:
     header = (kind, "prompt computed", "prompt cached", "generated", "block-seconds")
     rows = [
         (
-            _line(owner.name) or "(none)",
+            one_line(owner.name) or "(none)",
             f"{owner.prompt_tokens_computed:,}",
             f"{owner.prompt_tokens_cached:,}",
             f"{owner.generated_tokens:,}",
@@ -133,8 +139,3 @@ def _owners(kind: str, owners: list[OwnerUsage]) -> str:
         for owner in owners
     ]
     return aligned(header, rows)
-
-
-def _line(text: str) -> str:
-    """On one line, and safe for a terminal."""
-    return " ".join(sanitize(text).split())

@@ -9,11 +9,14 @@ from typing import Any
 
 import msgspec
 
-from engine.protocol import PoolStatus, ShadowStatus, Status
+from engine.protocol import PoolStatus, RequestStatus, ShadowStatus, Status
 from pagechat.client import AsyncEngineClient, NoDaemon
 from pagechat.commands import exits
 from pagechat.commands.tables import aligned
-from pagechat.text_safety import sanitize
+from pagechat.text_safety import one_line, sanitize
+
+MOST_REQUESTS = 20
+"""Of those that wait, so many are shown to people."""
 
 
 async def status(run_dir: Path | None, *, as_json: bool) -> int:
@@ -75,7 +78,32 @@ def as_text(found: Status) -> str:
     )
     width = max(len(name) for name, _ in rows)
     text = "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
-    return f"{text}\n\n{_shadow_table(found.shadows)}" if found.shadows else text
+    parts = [text]
+    if found.requests:
+        parts.append(_request_table(found.requests))
+    if found.shadows:
+        parts.append(_shadow_table(found.shadows))
+    return "\n\n".join(parts)
+
+
+def _request_table(requests: list[RequestStatus]) -> str:
+    """In the order they are served."""
+    header = ("request of", "key", "state", "priority", "prompt", "generated", "for")
+    rows = [
+        (
+            one_line(one.session),
+            one.tenant,
+            one.state,
+            str(one.priority),
+            f"{one.prompt_tokens:,}",
+            f"{one.generated_tokens:,}",
+            duration(one.age_s),
+        )
+        for one in requests[:MOST_REQUESTS]
+    ]
+    text = aligned(header, rows, left=3)
+    more = len(requests) - len(rows)
+    return f"{text}\n... and {more:,} more, which --json tells" if more else text
 
 
 def _shadow_table(shadows: list[ShadowStatus]) -> str:

@@ -22,7 +22,6 @@ class Detokenizer:
 
     ```
     tokens   ... | decoded before, kept as context | pending |
-                 ^ context                         ^ read    ^ end
     ```
     A tokenizer's decoder may treat the first token of a text specially, so pending tokens are decoded after
     their context and the context's own text is taken off. A byte-fallback decoder spoils the valid bytes
@@ -30,22 +29,21 @@ class Detokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._tokens: list[int] = []
-        self._context = 0
-        self._read = 0
+        self._decode = tokenizer.decode
+        self._context: list[int] = []
+        self._pending: list[int] = []
 
     def feed(self, tokens: Iterable[int]) -> str:
         """The text that these tokens complete."""
-        pieces = []
+        text = ""
         for token in tokens:
-            self._tokens.append(token)
+            self._pending.append(token)
             new = self._pending_text()
-            stuck = len(self._tokens) - self._read > _MOST_PENDING
+            stuck = len(self._pending) > _MOST_PENDING
             if new and (stuck or not new.endswith(_REPLACEMENT)):
-                pieces.append(new)
+                text += new
                 self._commit()
-        return "".join(pieces)
+        return text
 
     def flush(self) -> str:
         """What is left at the end: an incomplete character becomes U+FFFD."""
@@ -54,11 +52,10 @@ class Detokenizer:
         return new
 
     def _pending_text(self) -> str:
-        context = self._tokenizer.decode(self._tokens[self._context : self._read])
-        return self._tokenizer.decode(self._tokens[self._context :])[len(context) :]
+        return self._decode(self._context + self._pending)[len(self._decode(self._context)) :]
 
     def _commit(self) -> None:
-        self._context, self._read = self._read, len(self._tokens)
+        self._context, self._pending = self._pending, []
 
 
 class StopFilter:

@@ -21,6 +21,7 @@ from engine.protocol import (
     AbortRequest,
     Accepted,
     AddRequest,
+    CacheMiss,
     Delta,
     EngineReady,
     Failed,
@@ -47,13 +48,13 @@ _TEXT_THREADS = 2
 class Answering:
     """Lives in the loop that made it, beside one supervisor."""
 
-    def __init__(self, supervisor: Callable[[], Supervisor]) -> None:
-        """`supervisor` is asked when needed: it and this object know each other."""
+    def __init__(self, supervisor: Callable[[], Supervisor], newest_sequence: Callable[[], int]) -> None:
+        """`supervisor` is asked when needed: it and this object know each other. `newest_sequence`: of PoolWatch."""
         self.text: text.ModelText | None = None
         """Of the model that was loaded last."""
         self.requests = Requests()
         self.observer = Observer()
-        self._supervisor = supervisor
+        self._supervisor, self._newest_sequence = supervisor, newest_sequence
         self._text_path = ""
         self._threads = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text")
         self._preparing: set[asyncio.Task[None]] = set()
@@ -151,7 +152,7 @@ class Answering:
         request.stop_token_ids = frozenset(sampling.stop_token_ids)
         request.prompt = tuple(prompt)
         if request.receiver.send(Accepted(request_id=request.client_request_id, prompt_tokens=len(prompt))):
-            request.started = True
+            request.started, request.before = True, self._newest_sequence()
             self._supervisor().send(
                 AddRequest(
                     request_id=request.engine_id,
@@ -181,14 +182,15 @@ class Answering:
                 log.warning("%s has no chat template: messages are written one a line", ready.model.name)
 
     def on_outputs(self, step: StepOutputs) -> None:
+        now = time.monotonic()
         for output in step.outputs:
             request = self.requests.of_engine(output.request_id)
             if request is None:
                 continue  # ended here already: cancelled, stopped by a stop string, or its client has gone
             if output.finish_reason == "error":
-                self._fail(request, RequestError(output.code or "internal", output.message))
+                self._fail(request, RequestError(output.code or "internal", output.message, output.param))
             else:
-                self._advance(request, output)
+                self._advance(request, output, now)
 
     def on_lost_engine(self, words: str) -> None:
         for request in self.requests:
@@ -198,30 +200,29 @@ class Answering:
                     RequestError("engine_died", f"{words}, after {request.completion_tokens} tokens of this answer"),
                 )
 
-    def _advance(self, request: Request, output: TokenOutput) -> None:
-        ready = self._supervisor().ready_engine
-        if output.miss is not None and self.text is not None and ready is not None:
-            request.miss = describe(output.miss, ready.pool.block_size, self.text.token_text)
-            request.miss_position = output.miss.position
+    def _advance(self, request: Request, output: TokenOutput, now: float) -> None:
+        if output.miss is not None:
+            self._explain(request, output.miss)
         if output.prompt_logprobs:
             name, index = request.client_request_id, output.index
             told = Delta(request_id=name, text="", tokens=0, index=index, prompt_logprobs=output.prompt_logprobs)
             if not request.receiver.send(told):
                 return
-        self._observe(request, output)
-        answer, delta, reason = request.take(output)
+        answer = request.answers[output.index]
+        if output.tokens and answer.open:
+            since, answer.last_token = answer.last_token, now
+            self.observer.tokens(request, answer, None if since is None else now - since)
+        delta, reason = request.take(answer, output, now)
         if delta and not self._send_delta(request, answer, delta):
             return
         if reason is not None:
             self._finish(request, answer, reason)
 
-    def _observe(self, request: Request, output: TokenOutput) -> None:
-        answer = request.answers[output.index]
-        if output.tokens and answer.open:
-            now = time.monotonic()
-            since = None if answer.last_token is None else now - answer.last_token
-            answer.last_token = now
-            self.observer.tokens(request, answer, since)
+    def _explain(self, request: Request, miss: CacheMiss) -> None:
+        ready = self._supervisor().ready_engine
+        if self.text is not None and ready is not None:
+            request.miss = describe(miss, ready.pool.block_size, self.text.token_text)
+            request.miss_position = miss.position
 
     # -- endings ---------------------------------------------------------------------------------
 

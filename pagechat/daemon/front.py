@@ -35,6 +35,7 @@ from engine.protocol import (
     ManageSession,
     Message,
     Rejected,
+    RequestStatus,
     SetPriority,
     Status,
     StopDaemon,
@@ -111,7 +112,7 @@ class Front:
         self._started = time.monotonic()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._on_change = on_change
-        self.answering = Answering(lambda: self.supervisor)
+        self.answering = Answering(lambda: self.supervisor, lambda: self._pool.newest_sequence())
         self._tasks: set[asyncio.Task[None]] = set()
         self._undelivered: dict[bytes, list[Message]] = {}
         """Last words for clients that do not read, tried again until they do or go."""
@@ -337,10 +338,26 @@ class Front:
             pool=self._pool.pool(),
             scheduler=self._pool.scheduler(),
             throughput=self._pool.throughput(),
+            requests=self._requests(),
             shadows=self._pool.shadows(),
             http=self._http.url if self._http else None,
             http_problem=self._http_problem,
         )
+
+    def _requests(self) -> list[RequestStatus]:
+        newest, now = self._pool.newest_sequences(), time.monotonic()
+        return [
+            RequestStatus(
+                session=request.wants.session,
+                tenant=request.wants.tenant,
+                state="running" if newest.get(request.wants.session, -1) > request.before else "waiting",
+                priority=request.priority,
+                prompt_tokens=len(request.prompt),
+                generated_tokens=request.completion_tokens,
+                age_s=now - request.received,
+            )
+            for request in sorted(self.answering.requests, key=lambda request: request.priority)
+        ]
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)

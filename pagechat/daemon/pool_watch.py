@@ -66,6 +66,17 @@ class PoolWatch:
     def pool(self) -> PoolStatus | None:
         return self._mirror.status() if self._mirror is not None else None
 
+    def newest_sequences(self) -> dict[str, int]:
+        """Of each session the highest number of its sequences that have blocks."""
+        newest: dict[str, int] = {}
+        for table in self._mirror.tables.values() if self._mirror is not None else ():
+            newest[table.session] = max(table.seq, newest.get(table.session, table.seq))
+        return newest
+
+    def newest_sequence(self) -> int:
+        """The highest number of all that have blocks; -1 when none has."""
+        return max(self._mirror.tables, default=-1) if self._mirror is not None else -1
+
     def block_map(self) -> str:
         """A character a block, in their order: "." free, ":" cached, "+" active, "#" shared; empty without engine."""
         mirror = self._mirror

@@ -77,6 +77,8 @@ class Request:
     """Waits for the engine and tokenizes; the request is not with the engine before it is done."""
     started: bool = False
     """The engine has been given the request."""
+    before: int = -1
+    """The newest sequence that had blocks then: later ones of its session are its own."""
     answers: list[Answer] = field(init=False)
     priority: int = field(init=False)
     """The one it came with, or was given since."""
@@ -112,19 +114,18 @@ class Request:
     def completion_tokens(self) -> int:
         return sum(answer.tokens for answer in self.answers)
 
-    def take(self, output: TokenOutput) -> tuple[Answer, str, FinishReason | None]:
-        """The engine's next tokens as (whose, new text, why that answer is complete or None). Tokens of an answer
-        that has finished here are nothing new."""
-        answer = self.answers[output.index]
+    def take(self, answer: Answer, output: TokenOutput, now: float) -> tuple[str, FinishReason | None]:
+        """The engine's next tokens of one of the answers as (new text, why it is complete or None). Tokens of an answer
+        that has finished here are nothing new. `now`: time.monotonic."""
         answer.engine_done = output.finish_reason is not None
         if output.tokens and self.first_token is None:
-            self.first_token, self.prefill_s = time.monotonic(), output.prefill_s
+            self.first_token, self.prefill_s = now, output.prefill_s
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
         if not answer.open:
-            return answer, "", None
+            return "", None
         if self.wants.with_tokens:
             answer.untold += output.tokens
-        return answer, *answer.take(output, self.stop_token_ids)
+        return answer.take(output, self.stop_token_ids)
 
     def finished(self, answer: Answer, reason: FinishReason) -> Finished:
         """The last message of an answer that ends well."""

@@ -73,12 +73,18 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text, up to where the answer begins. Raises RequestError with the template's own message.
 
-        `variables` are more names for the template; they replace none of those that are set here.
+        `variables` are more names for the template, none of those that are set here.
         """
-        limit = GROWTH * sum(map(len, texts_in([messages, tools]))) + _SPARE_CHARACTERS
-        given: dict[str, Any] = {**(variables or {}), **self._variables}
-        given |= {"messages": [dict(message) for message in messages], "tools": tools, "documents": None}
-        given["add_generation_prompt"] = add_generation_prompt
+        limit = GROWTH * sum(map(len, texts_in([messages, tools, variables]))) + _SPARE_CHARACTERS
+        given: dict[str, Any] = {"messages": [dict(message) for message in messages], "tools": tools}
+        given |= {"add_generation_prompt": add_generation_prompt, **self._variables}
+        if taken := sorted(given.keys() & (variables or {}).keys()):
+            raise RequestError(
+                "bad_request",
+                f"chat_template_kwargs may not have {' and '.join(taken)}: the daemon sets that itself",
+                "chat_template_kwargs",
+            )
+        given |= {"documents": None, **(variables or {})}
         pieces: list[str] = []
         size = 0
         try:

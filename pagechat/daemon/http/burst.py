@@ -8,6 +8,7 @@ end of its body would be four sends. So writes are kept until everything that is
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -40,14 +41,19 @@ class BurstProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Burst(transport, self._outbox))  # type: ignore[arg-type]
-        self.app_state = self.app_state | {"write_body": self._write_body}
+        self.app_state = self.app_state | {"body_writer": self._body_writer}
 
-    def _write_body(self, data: bytes) -> None:
-        """More of the body, of no promised length, of the response that has begun. Does at once what ASGI's `send` does
-        for a task that can wait: a client that does not read makes nobody wait, and what it has not read is kept."""
-        if data and self.cycle is not None and not self.cycle.disconnected:
-            chunked = (self.conn.their_http_version or b"") >= b"1.1"  # as h11 decided when the response began
-            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
+    def _body_writer(self) -> Callable[[bytes], None]:
+        """For the body, of no promised length, of the response that has begun. Does at once what ASGI's `send` does for
+        a task that can wait: a client that does not read makes nobody wait, and what it has not read is kept."""
+        cycle, write = self.cycle, self.transport.write
+        chunked = (self.conn.their_http_version or b"") >= b"1.1"  # as h11 decides when the response begins
+
+        def write_body(data: bytes) -> None:
+            if data and not cycle.disconnected:
+                write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
+
+        return write_body
 
 
 class _Burst:

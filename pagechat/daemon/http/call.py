@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -60,19 +60,30 @@ class Call:
     """What a token contributes to a text."""
     prompt_logprobs: list[list[TokenLogprobs]]
     """Of each prompt, from its second token on; complete before its first text, where they were asked for."""
+    names: Mapping[str, str | None]
+    """What the request calls a field that the daemon calls otherwise."""
 
     async def follow(self, listener: Listener) -> None:
         """As `Exchange.follow`, but the listener is told the number of the choice."""
 
         def hear(prompt: int, message: Delta | Finished) -> None:
-            if isinstance(message, Finished) and message.finish_reason == "abort":
-                raise RequestError("shutting_down", "the daemon stopped before this answer was complete")
-            if isinstance(message, Delta) and message.prompt_logprobs:
+            if isinstance(message, Finished):
+                if message.finish_reason == "abort":
+                    raise RequestError("shutting_down", "the daemon stopped before this answer was complete")
+            elif message.prompt_logprobs:
                 self.prompt_logprobs[prompt] += message.prompt_logprobs
-            else:
-                listener(prompt * self.answers + message.index, message)
+                return
+            listener(prompt * self.answers + message.index, message)
 
-        await self.exchange.follow(hear)
+        try:
+            await self.exchange.follow(hear)
+        except RequestError as error:
+            raise self.named(error) from None
+
+    def named(self, error: RequestError) -> RequestError:
+        """The same in the request's own words."""
+        param = error.param
+        return RequestError(error.code, error.message, self.names.get(param, param) if param else None)
 
     async def finished(self) -> list[Whole]:
         """All answers at their end, by choice."""
@@ -105,6 +116,7 @@ async def begin(
     service, key = service_of(request), key_of(request)
     engine = service.check_model(body.model)
     _, text = service.ready()
+    priority = _priority(body, key)
     answers = body.answers if body.use_beam_search else candidates
     options, beam = body.options(limit), body.beam(candidates)
     ticket = service.admission.enter(key, answers * len(prompts))
@@ -118,6 +130,7 @@ async def begin(
         ticket=ticket,
         bytes_of=text.token_bytes,
         prompt_logprobs=[[] for _ in prompts],
+        names={"grammar": body.grammar_field} | _NAMES[kind],
     )
     try:
         for prompt in prompts:
@@ -138,12 +151,15 @@ async def begin(
                     beam=beam,
                     salt=key.cache_salt + (body.cache_salt or "").encode(),
                     tenant=key.name,
-                    priority=body.priority or 0,
+                    priority=priority,
                     with_tokens=body.return_token_ids,
                 )
                 for number, tokens in enumerate(call.prompts)
             ]
         )
+    except RequestError as error:
+        call.close()
+        raise call.named(error) from None
     except BaseException:
         call.close()
         raise
@@ -151,22 +167,37 @@ async def begin(
     return call
 
 
-_FIELDS = {
-    "chatcmpl": ("messages", "max_tokens"),
-    "cmpl": ("prompt", "max_tokens"),
-    "resp": ("input", "max_output_tokens"),
+def _priority(body: Generating, key: Key) -> int:
+    """Raises ApiError for one that the key may not ask for."""
+    if body.priority is None:
+        return max(0, key.min_priority)
+    if body.priority < key.min_priority:
+        raise ApiError(
+            403,
+            f"priority: key {key.name!r} may ask for {key.min_priority} and higher numbers, which are served later; "
+            f"this request asks for {body.priority}",
+            param="priority",
+            code="priority_not_allowed",
+        )
+    return body.priority
+
+
+_NAMES: dict[str, dict[str, str | None]] = {
+    "chatcmpl": {"prompt": "messages"},
+    "cmpl": {},
+    "resp": {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens", "grammar": "text.format"},
 }
-"""What prompt and limit are called, by the kind of the new object's id."""
+"""What the daemon's fields are called, by the kind of the new object's id."""
 
 
 def _check_room(prompt: int, limit: int | None, context: int, kind: str) -> None:
     """Raises ApiError for what the context cannot hold: no answer is cut short silently."""
-    prompt_field, limit_field = _FIELDS[kind]
+    names = _NAMES[kind]
     if prompt >= context:
         raise ApiError(
             400,
             f"the prompt takes {prompt:,} tokens and leaves no room for an answer: the context holds {context:,}",
-            param=prompt_field,
+            param=names.get("prompt", "prompt"),
             code="context_length_exceeded",
         )
     if limit is not None and prompt + limit > context:
@@ -174,6 +205,6 @@ def _check_room(prompt: int, limit: int | None, context: int, kind: str) -> None
             400,
             f"the context holds {context:,} tokens: the prompt takes {prompt:,} and leaves {context - prompt:,} for "
             f"an answer; {limit:,} were asked for",
-            param=limit_field,
+            param=names.get("max_tokens", "max_tokens"),
             code="context_length_exceeded",
         )

@@ -88,8 +88,15 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def of_the_framework(request: Request, error: HTTPException) -> Response:
-        words = {404: f"there is no {request.url.path} here; /openapi.json lists what there is"}
-        return respond(ApiError(error.status_code, words.get(error.status_code, str(error.detail))))
+        path, allowed = request.url.path, (error.headers or {}).get("Allow", "")
+        words = {
+            404: f"there is no {path} here; /openapi.json lists what there is",
+            405: f"{path} takes {allowed}, not {request.method}",
+        }
+        response = respond(ApiError(error.status_code, words.get(error.status_code, str(error.detail))))
+        if allowed:
+            response.headers["allow"] = allowed
+        return response
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:

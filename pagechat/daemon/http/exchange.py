@@ -85,10 +85,11 @@ class Exchange:
         if self._end.done():
             return
         try:
-            _check(message)
             if isinstance(message, (Delta, Finished)):
                 listener(int(message.request_id), message)
                 self._open -= isinstance(message, Finished)
+            else:
+                _check(message)
         except Exception as error:  # whose call this is has other requests to care for; `follow` raises it
             self._end.set_exception(error)
         else:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.protocol import Priority
 from pagechat.daemon import private_file
 from pagechat.store import data_dir
 
@@ -40,13 +41,16 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     max_concurrent: int | None = None
     """Requests at a time; None: as many as there are."""
+    min_priority: Priority = 0
+    """The lowest number, so the most urgent, that its requests may ask for; one that asks for none has 0, or this where
+    it is higher. As with `nice`, nobody goes before the others without being allowed to."""
 
     @property
     def cache_salt(self) -> bytes:
         return bytes.fromhex(self.salt)
 
 
-ANYBODY = Key(name="", sha256="", salt="", created=0)
+ANYBODY = Key(name="", sha256="", salt="", created=0, min_priority=-(2**31))
 """Who asks where no key is needed."""
 
 
@@ -111,7 +115,7 @@ def load(path: Path) -> list[Key]:
         raise KeysError(f"{path} cannot be read: {error}") from None
 
 
-def add(path: Path, name: str, max_concurrent: int | None = None) -> str:
+def add(path: Path, name: str, max_concurrent: int | None = None, min_priority: int = 0) -> str:
     """A new key, which nobody can read again. Raises KeysError."""
     if not _NAME.fullmatch(name):
         raise KeysError("a key's name has 1 to 64 letters, digits, dots, hyphens and underscores")
@@ -122,6 +126,7 @@ def add(path: Path, name: str, max_concurrent: int | None = None) -> str:
         salt=secrets.token_hex(16),
         created=int(time.time()),
         max_concurrent=max_concurrent,
+        min_priority=min_priority,
     )
     with private_file.alone(path):
         known = load(path)

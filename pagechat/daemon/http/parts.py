@@ -55,6 +55,16 @@ class Splitter:
         self.called = False
         """A tool has been called."""
 
+    @property
+    def passes(self) -> bool:
+        """All text to come is content, and none is held."""
+        return self._state == "content" and not self._calls and not self._fresh
+
+    @property
+    def reasoning(self) -> bool:
+        """The model is thinking, as far as its text was fed."""
+        return self._state == "reasoning"
+
     def feed(self, text: str) -> list[Part]:
         """What is certain by now."""
         self._held += text

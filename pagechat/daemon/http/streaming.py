@@ -7,6 +7,7 @@ body, and the last one.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -44,6 +45,12 @@ class Envelope:
     def event(self, choice: dict[str, Any]) -> bytes:
         return self._head + _encoder.encode(choice) + self._tail
 
+    def texts(self, choice: dict[str, Any]) -> Callable[[str], bytes]:
+        """Makes the events of a choice in which nothing changes but its text: the one string in it that is empty."""
+        before, after = _encoder.encode(choice).split(b'""')
+        head, tail = self._head + before, after + self._tail
+        return lambda text: head + _encoder.encode(text) + tail
+
 
 class Events(Protocol):
     """The events of one stream."""
@@ -71,11 +78,12 @@ class EventStream(Response):
         self._call, self._events = call, events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        write, events = scope["state"]["write_body"], self._events
+        told = self._events.told
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            write(events.begin())
-            last = await self._follow(lambda index, message: write(events.told(index, message)))
+            write = scope["state"]["body_writer"]()
+            write(self._events.begin())
+            last = await self._follow(lambda index, message: write(told(index, message)))
             await send({"type": "http.response.body", "body": last, "more_body": False})
         except ClientGone:
             pass

@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from engine.config import EngineConfig
-from engine.protocol import Finished, SessionInfo
+from engine.protocol import Finished, RequestStatus, SessionInfo, Status, ThroughputStatus
 from pagechat.client import AsyncEngineClient, EngineClient, RequestFailed
+from pagechat.commands.status import MOST_REQUESTS, as_text
 from tests.daemons import notes, running_front, until, user
 
 pytestmark = pytest.mark.usefixtures("fake_engine")
+
+
+EMPTY = Status(
+    ticket=0,
+    state="loading",
+    pid=1,
+    daemon_version="0",
+    uptime_s=0,
+    model=None,
+    device=None,
+    load=None,
+    error=None,
+    engine_pid=None,
+    pool=None,
+    scheduler=None,
+    throughput=ThroughputStatus(prompt_tokens_per_s=0, generated_tokens_per_s=0),
+)
 
 
 @pytest.fixture
@@ -71,6 +91,58 @@ async def test_requests_are_served_by_priority_which_can_be_changed(client: Asyn
     await client.cancel("long one")
     await questions.all("a", "b", "batch", "c", "long one")
     assert questions.ends == ["long one", "c", "a", "b", "batch"]
+
+
+async def test_status_tells_each_requests_priority_in_the_order_they_are_served(client: AsyncEngineClient) -> None:
+    questions = Questions(client)
+    await questions.ask("long one", priority=-1)
+    await questions.ask("later", priority=9)
+    await questions.ask("[b]\nsoon")
+
+    async def told() -> list[tuple[str, str, int]]:
+        return [(one.session, one.state, one.priority) for one in (await client.status()).requests]
+
+    waiting = [("[b]\nsoon", "waiting", 0), ("later", "waiting", 9)]
+    while await told() != [("long one", "running", -1), *waiting]:
+        await asyncio.sleep(0.005)
+    text = as_text(await client.status())
+    assert re.search(r"^long one +running +-1 +[1-9]\d* +[1-9]\d* +0 s$", text, re.MULTILINE)
+    assert re.search(r"^\[b\] soon +waiting +0 +[1-9]\d* +0 +0 s$", text, re.MULTILINE)
+    await client.set_priority("later", -2)  # takes the place of the one that runs
+    while await told() != [("later", "running", -2), ("long one", "waiting", -1), waiting[0]]:
+        await asyncio.sleep(0.001)
+    await client.cancel("long one")
+    await questions.all("long one", "later", "[b]\nsoon")
+    assert await told() == []
+
+
+async def test_a_turn_that_waits_has_none_of_the_blocks_that_its_session_keeps(client: AsyncEngineClient) -> None:
+    async for _ in client.chat(user("hello"), session="kept", keep=True):
+        pass
+    questions = Questions(client)
+    await questions.ask("long one")
+    waits = client.chat(user("hello"), session="kept", keep=True, request_id="waits")
+    asking = asyncio.ensure_future(anext(waits))
+    while (await infos(client))["kept"].state != "waiting":
+        await asyncio.sleep(0.005)
+    assert [(one.session, one.state) for one in (await client.status()).requests] == [
+        ("long one", "running"),
+        ("kept", "waiting"),
+    ]
+    await client.cancel("long one")
+    await questions.all("long one")
+    await asking
+    async for _ in waits:
+        pass
+
+
+async def test_of_many_requests_people_are_shown_the_next_ones() -> None:
+    one = RequestStatus(
+        session="s", tenant="alice", state="waiting", priority=0, prompt_tokens=0, generated_tokens=0, age_s=0
+    )
+    text = as_text(msgspec.structs.replace(EMPTY, requests=[one] * (MOST_REQUESTS + 3)))
+    assert text.count("alice") == MOST_REQUESTS
+    assert text.endswith("... and 3 more, which --json tells")
 
 
 async def test_what_runs_is_put_back_by_its_priority(client: AsyncEngineClient) -> None:

@@ -96,3 +96,16 @@ def test_a_template_that_writes_too_much_is_stopped() -> None:
 def test_a_source_that_is_no_template_is_told_at_once() -> None:
     with pytest.raises(RequestError, match="does not compile"):
         ChatTemplate("{% for %}", {})
+
+
+def test_documents_are_the_clients_to_give_and_no_text_of_theirs_is_too_much_for_the_limit() -> None:
+    template = ChatTemplate("{% for one in documents or [] %}{{ one.text }}{% endfor %}", {})
+    assert template.render(MESSAGES) == ""
+    long = "x" * 1_000_000
+    assert template.render(MESSAGES, variables={"documents": [{"text": long}]}) == long
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "bos_token"])
+def test_a_variable_that_is_set_here_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match=f"may not have {name}:"):
+        ChatTemplate("x", {"bos_token": "<s>"}).render(MESSAGES, variables={name: "y"})

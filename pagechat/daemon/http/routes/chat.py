@@ -76,8 +76,10 @@ def _reason(end: Finished, splitter: Splitter) -> str:
 class _Streamed:
     """One choice of a stream."""
 
-    def __init__(self, index: int, splitter: Splitter) -> None:
+    def __init__(self, index: int, splitter: Splitter, envelope: Envelope) -> None:
         self.index, self.splitter = index, splitter
+        self.content = envelope.texts(self.choice({"content": ""}))
+        """The event of a piece of content."""
         self._calls = 0
 
     def deltas(self, parts: list[Part]) -> list[dict[str, Any]]:
@@ -103,6 +105,7 @@ class _Events:
         whole = _object(call, "chat.completion.chunk", [])
         prompt_field: dict[str, Any] = {"prompt_token_ids": call.prompts[0]} if body.return_token_ids else {}
         self._first, self._envelope = Envelope(whole, usage_field | prompt_field), Envelope(whole, usage_field)
+        self._plain = not body.logprobs and not body.return_token_ids
         self._begun: dict[int, _Streamed] = {}
         self._ends: dict[int, Finished] = {}
 
@@ -110,11 +113,12 @@ class _Events:
         return b""
 
     def told(self, index: int, message: Delta | Finished) -> bytes:
-        before = b""
-        if index not in self._begun:
-            self._begun[index] = _Streamed(index, self._marks.splitter())
-            before = self._first.event(self._begun[index].choice({"role": "assistant", "content": ""}))
-        one = self._begun[index]
+        before, one = b"", self._begun.get(index)
+        if one is None:
+            one = self._begun[index] = _Streamed(index, self._marks.splitter(), self._envelope)
+            before = self._first.event(one.choice({"role": "assistant", "content": ""}))
+        elif self._plain and one.splitter.passes and isinstance(message, Delta):
+            return one.content(message.text)
         if isinstance(message, Finished):
             self._ends[index] = message
             choices = [one.choice(delta) for delta in one.deltas(one.splitter.finish())]

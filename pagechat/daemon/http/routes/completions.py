@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -79,6 +80,9 @@ class _Events:
         self._call, self._body, self._echoes = call, body, echoes
         self._with_usage = body.stream_options is not None and body.stream_options.include_usage
         self._envelope = Envelope(_object(call, []), {"usage": None} if self._with_usage else {})
+        self._plain = body.logprobs is None and not body.return_token_ids and body.max_tokens != 0
+        self._texts: dict[int, Callable[[str], bytes]] = {}
+        """Of choices that have begun, where each event has a text only."""
         self._begun: dict[int, int] = {}
         """Choices that have begun, and the characters of each so far."""
         self._ends: dict[int, Finished] = {}
@@ -87,11 +91,15 @@ class _Events:
         return b""
 
     def told(self, index: int, message: Delta | Finished) -> bytes:
+        if index in self._texts and isinstance(message, Delta):
+            return self._texts[index](message.text)
         call, body = self._call, self._body
         echo, before = self._echoes[index // call.answers], b""
         if index not in self._begun:
             self._begun[index] = len(echo)
             before = self._envelope.event(_echoed(call, body, index, echo)) if echo else b""
+            if self._plain:
+                self._texts[index] = self._envelope.texts(_choice(index, "", None))
         if isinstance(message, Finished):
             self._ends[index] = message
             return before + self._envelope.event(_choice(index, "", message.finish_reason))

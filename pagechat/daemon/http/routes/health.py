@@ -15,6 +15,7 @@ from pagechat.daemon.http.refusal import ApiError
 router = APIRouter(responses=documented(500))
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", responses=documented(503))
 async def health(request: Request) -> dict[str, str]:
     """200 while a model answers; 503 while it loads, is being replaced, or has failed. Needs no key."""
@@ -24,6 +25,7 @@ async def health(request: Request) -> dict[str, str]:
     return {"status": "ok"}
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", responses=documented(503))
 async def ready(request: Request) -> dict[str, str]:
     """200 while a new request would be let in: as /health, and the queue is not full."""

@@ -16,11 +16,16 @@ router = APIRouter(prefix="/v1", responses=documented(500))
 
 @router.get("/pool")
 async def pool(request: Request, blocks: bool = False) -> dict[str, Any]:
-    """As `pagechat-daemon status --json`: engine, block pool, scheduler, throughput, and how other policies would
-    fare. Answered in every state. With ?blocks=true also each block: "." free, ":" cached, "+" active, "#" shared."""
+    """As `pagechat-daemon status --json`: engine, block pool, scheduler, throughput, requests with their priorities,
+    and how other policies would fare. Answered in every state; a key sees its own requests. With ?blocks=true also
+    each block: "." free, ":" cached, "+" active, "#" shared."""
     found: dict[str, Any] = msgspec.to_builtins(service_of(request).status())
-    for key in ("type", "ticket"):
-        del found[key]
+    del found["type"], found["ticket"]
+    if name := key_of(request).name:
+        prefix = session_label(key_of(request), "")
+        found["requests"] = [
+            one | {"session": one["session"].removeprefix(prefix)} for one in found["requests"] if one["tenant"] == name
+        ]
     return found | {"blocks": service_of(request).block_map()} if blocks else found
 
 

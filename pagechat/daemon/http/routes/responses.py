@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
 from engine.protocol import Delta, Finished
 from pagechat.daemon.http.call import Call, begin, service_of
-from pagechat.daemon.http.chat_marks import Marks, marks
+from pagechat.daemon.http.chat_marks import marks
 from pagechat.daemon.http.errors import STREAMED, documented
-from pagechat.daemon.http.parts import Part, Said
+from pagechat.daemon.http.parts import Said, Splitter
 from pagechat.daemon.http.schemas.responses import ResponsesBody
 from pagechat.daemon.http.service import new_id
 from pagechat.daemon.http.streaming import EventStream, event
+
+Kind = Literal["reasoning", "content"]
+_EVENTS: dict[Kind, str] = {"reasoning": "response.reasoning_text", "content": "response.output_text"}
+_MORE: dict[Kind, dict[str, Any]] = {"reasoning": {}, "content": {"logprobs": []}}
+"""What those events have beside the text."""
 
 router = APIRouter(responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
 
@@ -26,75 +31,82 @@ async def responses(body: ResponsesBody, request: Request) -> Response:
     chat = body.chat()
     _, text = service_of(request).ready()
     call = await begin(request, chat, [chat.conversation()], chat.limit, "resp", 1)
-    made = _Response(call, body)
-    found = marks(chat, call.prompts[0], text)
+    made = _Response(call, body, marks(chat, call.prompts[0], text).splitter())
     if body.stream:
-        return EventStream(call, _Events(made, found))
+        return EventStream(call, _Events(made))
+
+    def hear(index: int, message: Delta | Finished) -> None:
+        made.told(message)
+
     try:
-        (answer,) = await call.finished()
+        await call.follow(hear)
     finally:
         call.close()
-    splitter = found.splitter()
-    made.take([*splitter.feed(answer.end.text), *splitter.finish()])
-    return Response(msgspec.json.encode(made.ended(answer.end)), media_type="application/json")
+    return Response(msgspec.json.encode(made.ended()), media_type="application/json")
 
 
 class _Response:
     """The object, as far as it is known."""
 
-    def __init__(self, call: Call, body: ResponsesBody) -> None:
-        self._call, self._body = call, body
-        self.message_id = new_id("msg")
-        self.text = self.reasoning = ""
+    def __init__(self, call: Call, body: ResponsesBody, splitter: Splitter) -> None:
+        self._call, self._body, self._splitter = call, body, splitter
+        self._ids: dict[Kind, str] = {"reasoning": new_id("rs"), "content": new_id("msg")}
+        self.texts: dict[Kind, str] = {"reasoning": "", "content": ""}
+        self._reasoning_tokens = 0
+        """Those before the one that ended the reasoning."""
+        self._end: Finished | None = None
 
-    def take(self, parts: list[Part]) -> list[str]:
-        """Adds what was said. Returns the pieces that belong to the message."""
-        pieces = []
-        for part in parts:
-            if isinstance(part, Said) and part.kind == "reasoning":
-                self.reasoning += part.text
-            elif isinstance(part, Said):
-                self.text += part.text
-                pieces.append(part.text)
-        return pieces
+    def told(self, message: Delta | Finished) -> list[Said]:
+        """Adds what was said. Returns the new pieces of it."""
+        if isinstance(message, Finished):
+            self._end, tokens, parts = message, message.usage.completion_tokens, self._splitter.finish()
+        else:
+            tokens, parts = message.tokens, self._splitter.feed(message.text)
+        if self._splitter.reasoning:
+            self._reasoning_tokens = tokens
+        said = [part for part in parts if isinstance(part, Said)]  # no tools were offered, so all are
+        for part in said:
+            self.texts[part.kind] += part.text
+        return said
 
-    def part(self) -> dict[str, Any]:
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
+    @property
+    def status(self) -> str:
+        if self._end is None:
+            return "in_progress"
+        return "incomplete" if self._end.finish_reason == "length" else "completed"
 
-    def message(self, status: str) -> dict[str, Any]:
-        content = [] if status == "in_progress" else [self.part()]
-        return {
-            "id": self.message_id,
-            "type": "message",
-            "status": status,
-            "role": "assistant",
-            "content": content,
-        }
+    def part(self, kind: Kind) -> dict[str, Any]:
+        if kind == "reasoning":
+            return {"type": "reasoning_text", "text": self.texts[kind]}
+        return {"type": "output_text", "text": self.texts[kind], "annotations": [], "logprobs": []}
+
+    def item(self, kind: Kind, status: str) -> dict[str, Any]:
+        content = [] if status == "in_progress" else [self.part(kind)]
+        item = {"id": self._ids[kind], "status": status, "content": content}
+        if kind == "reasoning":
+            return item | {"type": "reasoning", "summary": []}
+        return item | {"type": "message", "role": "assistant"}
 
     def begun(self) -> dict[str, Any]:
-        return self._object("in_progress", [], None)
+        return self._object([], None)
 
-    def ended(self, end: Finished) -> dict[str, Any]:
-        status = self.status(end)
-        output = [self.message(status)]
-        if self.reasoning:
-            thought = {"type": "reasoning_text", "text": self.reasoning}
-            output.insert(0, {"id": new_id("rs"), "type": "reasoning", "summary": [], "content": [thought]})
-        usage = {
-            "input_tokens": end.usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": end.usage.cached_tokens},
-            "output_tokens": end.usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": end.usage.prompt_tokens + end.usage.completion_tokens,
+    def ended(self) -> dict[str, Any]:
+        assert self._end is not None
+        output = [self.item("content", self.status)]
+        if self.texts["reasoning"]:
+            output.insert(0, self.item("reasoning", "completed" if self.texts["content"] else self.status))
+        usage = self._end.usage
+        told = {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens},
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
-        return self._object(status, output, usage)
+        return self._object(output, told)
 
-    @staticmethod
-    def status(end: Finished) -> str:
-        return "incomplete" if end.finish_reason == "length" else "completed"
-
-    def _object(self, status: str, output: list[dict[str, Any]], usage: dict[str, Any] | None) -> dict[str, Any]:
-        body = self._body
+    def _object(self, output: list[dict[str, Any]], usage: dict[str, Any] | None) -> dict[str, Any]:
+        body, status = self._body, self.status
         return {
             "id": self._call.id,
             "object": "response",
@@ -120,42 +132,52 @@ class _Response:
 
 
 class _Events:
-    """The stream."""
+    """The stream: an item for what was thought, where anything was, and one for the message."""
 
-    def __init__(self, made: _Response, found: Marks) -> None:
-        self._made, self._splitter = made, found.splitter()
+    def __init__(self, made: _Response) -> None:
+        self._made = made
         self._numbers = itertools.count()
-        self._place = {"item_id": made.message_id, "output_index": 0, "content_index": 0}
-        self._end: Finished | None = None
+        self._open: Kind | None = None
+        self._place: dict[str, Any] = {"output_index": -1}
+        """Of the item that is open."""
 
     def begin(self) -> bytes:
-        made = self._made
-        return (
-            self._event("response.created", response=made.begun())
-            + self._event("response.in_progress", response=made.begun())
-            + self._event("response.output_item.added", output_index=0, item=made.message("in_progress"))
-            + self._event("response.content_part.added", **self._place, part=made.part())
-        )
+        begun = self._made.begun()
+        return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
     def told(self, index: int, message: Delta | Finished) -> bytes:
-        if isinstance(message, Finished):
-            self._end = message
-            pieces = self._made.take(self._splitter.finish())
-        else:
-            pieces = self._made.take(self._splitter.feed(message.text))
-        return b"".join(
-            self._event("response.output_text.delta", **self._place, delta=piece, logprobs=[]) for piece in pieces
-        )
+        return b"".join(self._piece(piece) for piece in self._made.told(message))
 
     def end(self) -> bytes:
-        made, end = self._made, self._end
-        assert end is not None
-        status = made.status(end)
+        made = self._made
+        opened = b"" if self._open == "content" else self._change_to("content")
+        return opened + self._close(made.status) + self._event(f"response.{made.status}", response=made.ended())
+
+    def _piece(self, piece: Said) -> bytes:
+        opened = b"" if self._open == piece.kind else self._change_to(piece.kind)
+        return opened + self._event(
+            f"{_EVENTS[piece.kind]}.delta", **self._place, delta=piece.text, **_MORE[piece.kind]
+        )
+
+    def _change_to(self, kind: Kind) -> bytes:
+        closed = b"" if self._open is None else self._close("completed")
+        number, item = self._place["output_index"] + 1, self._made.item(kind, "in_progress")
+        self._open, self._place = kind, {"item_id": item["id"], "output_index": number, "content_index": 0}
+        part = self._made.part(kind) | {"text": ""}
         return (
-            self._event("response.output_text.done", **self._place, text=made.text, logprobs=[])
-            + self._event("response.content_part.done", **self._place, part=made.part())
-            + self._event("response.output_item.done", output_index=0, item=made.message(status))
-            + self._event(f"response.{status}", response=made.ended(end))
+            closed
+            + self._event("response.output_item.added", output_index=number, item=item)
+            + self._event("response.content_part.added", **self._place, part=part)
+        )
+
+    def _close(self, status: str) -> bytes:
+        made, kind, place = self._made, self._open, self._place
+        assert kind is not None
+        number = place["output_index"]
+        return (
+            self._event(f"{_EVENTS[kind]}.done", **place, text=made.texts[kind], **_MORE[kind])
+            + self._event("response.content_part.done", **place, part=made.part(kind))
+            + self._event("response.output_item.done", output_index=number, item=made.item(kind, status))
         )
 
     def _event(self, kind: str, **fields: Any) -> bytes:

@@ -153,8 +153,8 @@ class Generating(WholeBody):
             ignore_eos=self.ignore_eos,
         )
 
-    def grammar(self) -> Grammar | None:
-        """What the answer must follow, however it was said."""
+    def _grammars(self) -> dict[str, Grammar]:
+        """By the fields that ask for them."""
         asked: dict[str, Grammar | None] = {
             "response_format": self.response_format.grammar() if self.response_format else None,
             "structured_outputs": self.structured_outputs.grammar() if self.structured_outputs else None,
@@ -163,7 +163,16 @@ class Generating(WholeBody):
             "guided_choice": of_choice(self.guided_choice),
             "guided_grammar": of_grammar(self.guided_grammar),
         }
-        given = {field: grammar for field, grammar in asked.items() if grammar is not None}
+        return {field: grammar for field, grammar in asked.items() if grammar is not None}
+
+    @property
+    def grammar_field(self) -> str | None:
+        """The field that says what the answer must follow."""
+        return next(iter(self._grammars()), None)
+
+    def grammar(self) -> Grammar | None:
+        """What the answer must follow, however it was said."""
+        given = self._grammars()
         if len(given) > 1:
             raise RequestError(
                 "bad_request", f"{' and '.join(given)}: an answer follows one of them", next(iter(given))

@@ -84,8 +84,9 @@ class ChatBody(Generating):
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     """auto is the default with tools. required, or a named tool: the answer is such a call, by grammar."""
-    parallel_tool_calls: Literal[True] | None = None
-    """The model decides how many it calls."""
+    parallel_tool_calls: bool | None = None
+    """false: one call at most, which a grammar holds where a call is required. A model that may choose calls as many
+    as it likes, so it cannot be honoured there."""
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = None
     """More variables for the model's template, like enable_thinking; none that the daemon sets itself."""
     add_generation_prompt: bool = True
@@ -111,7 +112,10 @@ class ChatBody(Generating):
             raise wrong("max_tokens", "another name of max_completion_tokens; send one of them")
         if self.top_logprobs is not None and not self.logprobs:
             raise wrong("top_logprobs", "only with logprobs: true")
-        if isinstance(self.tool_choice, NamedTool) or self.tool_choice == "required":
+        required = isinstance(self.tool_choice, NamedTool) or self.tool_choice == "required"
+        if self.parallel_tool_calls is False and self.offered and not required:
+            raise wrong("parallel_tool_calls", "false only with tool_choice required, none or a named tool")
+        if required:
             if not self.tools:
                 raise wrong("tool_choice", "there are no tools to choose from")
             if super().grammar() is not None:
@@ -135,6 +139,10 @@ class ChatBody(Generating):
 
     def grammar(self) -> Grammar | None:
         return required_call(self.offered, self.tool_choice) or super().grammar()
+
+    @property
+    def grammar_field(self) -> str | None:
+        return "tools" if required_call(self.offered, self.tool_choice) else super().grammar_field
 
     def conversation(self) -> Conversation:
         """Raises RequestError."""

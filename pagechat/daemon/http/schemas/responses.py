@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from pagechat.daemon.errors import RequestError
 from pagechat.daemon.http.schemas.base import MAX_LABEL, Label, Priority, Refused, SessionName
 from pagechat.daemon.http.schemas.body import Body, WholeBody, wrong
 from pagechat.daemon.http.schemas.chat import MAX_MESSAGES, MAX_PARTS, ChatBody
@@ -29,6 +30,22 @@ class InputMessage(Body):
     phase: Label = None
 
 
+class ReasoningText(Body):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class InputReasoning(Body):
+    """What the assistant thought before its next message, as it came back from here."""
+
+    type: Literal["reasoning"]
+    content: Annotated[list[ReasoningText], Field(max_length=MAX_PARTS)]
+    summary: Annotated[list[Any], Field(max_length=0)] | None = None
+    encrypted_content: Refused = None
+    id: Label = None
+    status: Label = None
+
+
 class TextFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str, Field(max_length=MAX_LABEL)] | None = None
@@ -49,7 +66,7 @@ class TextOptions(Body):
 
 class ResponsesBody(WholeBody):
     model: Annotated[str, Field(max_length=MAX_LABEL)] | None = None
-    input: str | Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES - 1)]
+    input: str | Annotated[list[InputMessage | InputReasoning], Field(min_length=1, max_length=MAX_MESSAGES - 1)]
     instructions: str | None = None
     """A system message before the input."""
     max_output_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
@@ -78,14 +95,14 @@ class ResponsesBody(WholeBody):
     """Tools are offered by /v1/chat/completions."""
 
     def chat(self) -> ChatBody:
-        """The same request to /v1/chat/completions."""
+        """The same request to /v1/chat/completions. Raises RequestError."""
         messages: list[dict[str, Any]] = []
         if self.instructions is not None:
             messages.append({"role": "system", "content": self.instructions})
         if isinstance(self.input, str):
             messages.append({"role": "user", "content": self.input})
         else:
-            messages += [{"role": one.role, "content": _plain(one.content)} for one in self.input]
+            messages += _messages(self.input)
         form = self.text.format if self.text else None
         return ChatBody(
             messages=messages,  # type: ignore[arg-type]
@@ -99,6 +116,23 @@ class ResponsesBody(WholeBody):
             guided_json=form.schema_ if form and form.type == "json_schema" else None,
             response_format={"type": "json_object"} if form and form.type == "json_object" else None,  # type: ignore[arg-type]
         )
+
+
+def _messages(items: list[InputMessage | InputReasoning]) -> list[dict[str, Any]]:
+    """Raises RequestError for reasoning that leads to no message."""
+    messages: list[dict[str, Any]] = []
+    thought: dict[str, Any] = {}
+    for place, item in enumerate(items):
+        if isinstance(item, InputReasoning):
+            thought = {"reasoning_content": "\n".join(part.text for part in item.content)}
+            following = items[place + 1] if place + 1 < len(items) else None
+            if not isinstance(following, InputMessage) or following.role != "assistant":
+                words = f"input[{place}]: reasoning comes before the assistant's message that it led to"
+                raise RequestError("bad_request", words, f"input[{place}]")
+        else:
+            messages.append({"role": item.role, "content": _plain(item.content), **thought})
+            thought = {}
+    return messages
 
 
 def _plain(content: str | list[InputText]) -> str:

@@ -50,6 +50,8 @@ def refused(response: httpx2.Response, status: int = 400) -> dict[str, Any]:
         ({"modalities": ["audio"]}, "modalities[0]"),
         ({"chat_template": "{{ 7 }}"}, "chat_template"),
         ({"session": "a/b"}, "session"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"think": True, "bos_token": "x"}}, "chat_template_kwargs"),
         ({"messages": []}, "messages"),
         ({"messages": "hello"}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
@@ -154,3 +156,51 @@ def test_every_response_has_a_request_id(http: httpx2.Client) -> None:
     assert http.get("/health", headers={"x-request-id": "mine"}).headers["x-request-id"] == "mine"
     made = http.get("/nowhere", headers={"x-request-id": "x" * 200}).headers["x-request-id"]
     assert made.startswith("req-")
+
+
+def test_a_wrong_method_is_told_the_right_one(http: httpx2.Client) -> None:
+    response = http.put("/v1/models")
+    assert refused(response, 405)["message"] == "/v1/models takes GET, not PUT"
+    assert response.headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+def test_a_load_balancer_may_ask_for_the_head_alone(http: httpx2.Client, path: str) -> None:
+    response = http.head(path)
+    assert (response.status_code, response.content) == (200, b"")
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "text"}}}]
+SCHEMA = {"type": "nope"}
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"logit_bias": {"512": 1}}, "logit_bias"),  # tests/models.py: VOCAB
+        ({"allowed_token_ids": [512]}, "allowed_token_ids"),
+        ({"min_tokens": 3, "max_tokens": 2}, "min_tokens"),
+        ({"use_beam_search": True, "logprobs": True}, "logprobs"),
+        ({"use_beam_search": True, "guided_regex": "a"}, "guided_regex"),
+        ({"guided_regex": "(a"}, "guided_regex"),
+        ({"guided_grammar": "start: x"}, "guided_grammar"),
+        ({"guided_json": SCHEMA}, "guided_json"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+            "response_format",
+        ),
+        ({"tools": TOOLS, "tool_choice": "required"}, "tools"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_engine_refuses_is_named_by_the_requests_own_field(
+    real_http: httpx2.Client, change: dict[str, Any], param: str, stream: bool
+) -> None:
+    body = {"messages": HELLO, "max_tokens": 5, "stream": stream, **change}
+    assert refused(real_http.post("/v1/chat/completions", json=body))["param"] == param
+
+
+def test_responses_have_their_own_names_for_it(real_http: httpx2.Client) -> None:
+    body = {"input": "hello", "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}}
+    assert refused(real_http.post("/v1/responses", json=body))["param"] == "text.format"

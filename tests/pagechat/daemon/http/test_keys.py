@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import secrets
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from pagechat.daemon.http import keys
 from pagechat.daemon.http.address import Address, AddressError
 from pagechat.daemon.http.door import HttpDoor, HttpPlan
+from tests.daemons import wait_until
 from tests.pagechat.daemon.http.conftest import http_daemon
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -62,6 +64,21 @@ def test_a_file_that_breaks_while_in_use_opens_nothing(tmp_path: Path, breakage:
     breakage(path)
     assert known.required
     assert known.find(secret) is not None
+
+
+def test_a_file_from_before_there_were_bounds_gives_nobody_the_right_of_way(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(f'[{{"name": "old", "sha256": "{"0" * 64}", "salt": "00", "created": 1}}]')
+    path.chmod(0o600)
+    assert [key.min_priority for key in keys.load(path)] == [0]
+
+
+def test_a_bound_that_is_no_priority_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text('[{"name": "a", "sha256": "", "salt": "", "created": 1, "min_priority": 2147483648}]')
+    path.chmod(0o600)
+    with pytest.raises(keys.KeysError, match="min_priority"):
+        keys.Keys(path)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "-x", "a" * 65, "ä"])
@@ -166,6 +183,21 @@ def test_a_key_sees_its_own_sessions_and_usage(locked: Locked) -> None:
         assert [session["session"] for session in alice.get("/v1/sessions").json()["data"]] == ["same"]
 
 
+def test_a_key_sees_its_own_requests_and_their_priorities(locked: Locked) -> None:
+    name = f"long-{secrets.token_hex(4)}"
+    with locked.http(keys.add(locked.path, name)) as mine, locked.http(locked.alice) as alice:
+        body = {"prompt": "hello", "session": "s", "stream": True, "priority": 3}
+        with mine.stream("POST", "/v1/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            (told,) = mine.get("/v1/pool").json()["requests"]
+            assert alice.get("/v1/pool").json()["requests"] == []
+            assert (told["session"], told["tenant"], told["priority"]) == ("s", name, 3)
+            # the report of the step comes behind its tokens
+            wait_until(lambda: mine.get("/v1/pool").json()["requests"][0]["state"] == "running", "blocks in the mirror")
+    keys.remove(locked.path, name)
+
+
 def test_a_key_does_so_much_at_a_time(locked: Locked) -> None:
     with locked.client(locked.bob) as bob, locked.client(locked.alice) as alice:
         with pytest.raises(openai.BadRequestError, match="asks for 2"):  # waiting would not help
@@ -178,6 +210,39 @@ def test_a_key_does_so_much_at_a_time(locked: Locked) -> None:
         for _ in stream:
             pass
         bob.chat.completions.create(model="smollm2", messages=HELLO)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("route", ["chat/completions", "completions", "responses"])
+@pytest.mark.parametrize(
+    ("bound", "asked", "served_at"),
+    [
+        *((0, -1, None), (0, 0, 0), (0, None, 0), (0, 7, 7)),
+        *((-5, -6, None), (-5, -5, -5), (-5, None, 0)),
+        *((10, 0, None), (10, 9, None), (10, 10, 10), (10, None, 10)),
+    ],
+)
+def test_a_key_may_ask_for_priorities_from_its_bound_on(
+    locked: Locked, route: str, bound: int, asked: int | None, served_at: int | None
+) -> None:
+    name = f"long-{secrets.token_hex(4)}"  # so its sessions' labels begin like that too: the engine does not end them
+    body: dict[str, Any] = {"session": "s", "stream": True} | ({} if asked is None else {"priority": asked})
+    body |= {"chat/completions": {"messages": HELLO}, "completions": {"prompt": "hello"}}.get(route, {"input": "hello"})
+    with locked.http(keys.add(locked.path, name, min_priority=bound)) as http:
+        if served_at is None:
+            refused = http.post(f"/v1/{route}", json=body)
+            assert refused.status_code == 403
+            error = refused.json()["error"]
+            assert (error["param"], error["type"]) == ("priority", "permission_error")
+            assert f"may ask for {bound} and higher" in error["message"]
+            assert http.get("/v1/sessions").json()["data"] == []
+        else:
+            with http.stream("POST", f"/v1/{route}", json=body) as answer:
+                assert answer.status_code == 200
+                lines = answer.iter_lines()  # the answer ends with it
+                next(lines)
+                (session,) = http.get("/v1/sessions").json()["data"]
+                assert (session["state"], session["priority"]) == ("running", served_at)
+    keys.remove(locked.path, name)
 
 
 def test_a_key_made_now_opens_the_door_now(locked: Locked) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 import openai
 import pytest
+from tokenizers import Tokenizer
 
 from pagechat.daemon.http.address import Address
 from pagechat.daemon.http.door import HttpDoor, HttpPlan
+from pagechat.daemon.http.schemas.responses import ResponsesBody
 from tests.daemons import running_front, until
 
 MODEL = "smollm2"
@@ -98,3 +100,70 @@ async def test_the_log_probabilities_of_held_back_text_are_not_lost(client: open
         extra_body={"return_token_ids": True},
     )
     assert ids == whole.model_dump()["choices"][0]["token_ids"]
+
+
+async def test_a_response_has_what_was_thought_as_an_item_before_the_message(
+    client: openai.AsyncOpenAI, fake_engine: Path
+) -> None:
+    says = "<think>\nhm, 🌶\n</think>\n\nyes"
+    whole = await client.responses.create(model=MODEL, input=says)
+    assert [(item.type, item.content[0].text) for item in whole.output] == [  # type: ignore[union-attr,index]
+        ("reasoning", "hm, 🌶"),
+        ("message", "yes"),
+    ]
+    tokenizer = Tokenizer.from_file(str(fake_engine / "tokenizer.json"))
+    echo = tokenizer.encode(says, add_special_tokens=False).ids
+    before_the_end = next(n for n in range(len(echo)) if "</think>" in tokenizer.decode(echo[: n + 1]))
+    assert whole.usage is not None
+    assert whole.usage.output_tokens_details.reasoning_tokens == before_the_end > 3
+    events = [event async for event in await client.responses.create(model=MODEL, input=says, stream=True)]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    told: dict[tuple[str, int], str] = {}
+    for event in events:
+        if event.type in ("response.reasoning_text.delta", "response.output_text.delta"):
+            told[event.type, event.output_index] = told.get((event.type, event.output_index), "") + event.delta
+    assert told == {("response.reasoning_text.delta", 0): "hm, 🌶", ("response.output_text.delta", 1): "yes"}
+    kinds = [event.type for event in events if not event.type.endswith(".delta")]
+    item = ["response.output_item.added", "response.content_part.added"]
+    ended = ["response.content_part.done", "response.output_item.done"]
+    assert kinds == [
+        *("response.created", "response.in_progress"),
+        *(*item, "response.reasoning_text.done", *ended),
+        *(*item, "response.output_text.done", *ended),
+        "response.completed",
+    ]
+    last: Any = events[-1]
+    streamed, plain = last.response.model_dump(), whole.model_dump()
+    done = [event.item.model_dump() for event in events if event.type == "response.output_item.done"]
+    assert done == streamed["output"]
+    for one in (*streamed["output"], *plain["output"]):
+        del one["id"]
+    assert (streamed["output"], streamed["usage"]["output_tokens_details"]) == (
+        plain["output"],
+        plain["usage"]["output_tokens_details"],
+    )
+
+
+async def test_a_response_that_is_cut_while_thinking_has_an_empty_message(client: openai.AsyncOpenAI) -> None:
+    found = await client.responses.create(model=MODEL, input="<think>long thoughts", max_output_tokens=14)
+    assert found.status == "incomplete"
+    assert [(item.type, item.status) for item in found.output] == [  # type: ignore[union-attr]
+        ("reasoning", "incomplete"),
+        ("message", "incomplete"),
+    ]
+    assert found.output_text == ""
+    assert found.usage is not None
+    assert found.usage.output_tokens_details.reasoning_tokens == 14
+
+
+async def test_a_response_may_be_sent_back_with_what_was_thought(client: openai.AsyncOpenAI) -> None:
+    first: Any = {"role": "user", "content": "<think>hm</think>yes"}
+    found = await client.responses.create(model=MODEL, input=[first])
+    back: Any = [item.model_dump() for item in found.output]
+    read = ResponsesBody.model_validate({"input": [first, *back, {"role": "user", "content": "more"}]}).chat()
+    assert [one.role for one in read.messages] == ["user", "assistant", "user"]
+    assert [getattr(one, "reasoning_content", None) for one in read.messages] == [None, "hm", None]
+    again = await client.responses.create(model=MODEL, input=[first, *back, {"role": "user", "content": "more"}])
+    assert again.output_text == "yesyesmore"
+    with pytest.raises(openai.BadRequestError, match=r"input\[1\]: reasoning comes before"):
+        await client.responses.create(model=MODEL, input=[first, back[0]])

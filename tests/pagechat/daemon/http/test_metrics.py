@@ -7,9 +7,13 @@ import time
 
 import httpx2
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.protocol import PoolEvent, StepReport
+from pagechat.daemon.http import metrics
 from pagechat.daemon.http.metrics import VLLM_PREFIX, Metrics
 from tests.daemons import ROOT, wait_until
 
@@ -150,3 +154,18 @@ def test_the_dashboard_asks_for_names_that_there_are(http: httpx2.Client) -> Non
     told = {name.removeprefix("pagechat:") for name in found}
     for name in documented:
         assert {name, f"{name}_total", f"{name}_bucket"} & told, name
+
+
+@given(
+    st.lists(st.floats(0, 2000) | st.sampled_from([0.001, 0.0025, 1, 7.5, 10]), max_size=30),
+    st.sampled_from([(1, 2, 5), (0.001, 0.0025, 1, 7.5, 10), (1.5e-7, 1e21)]),
+)
+def test_a_histogram_is_written_as_prometheus_own(values: list[float], buckets: tuple[float, ...]) -> None:
+    theirs, ours = CollectorRegistry(), CollectorRegistry()
+    histogram = metrics.Histogram("x:seconds", 'Of "x"\nand y.', buckets)
+    ours.register(histogram)
+    reference = Histogram("x:seconds", 'Of "x"\nand y.', buckets=buckets, registry=theirs)
+    for value in values:
+        histogram.observe(value)
+        reference.observe(value)
+    assert generate_latest(ours) == generate_latest(theirs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -113,16 +114,16 @@ def test_an_address_that_must_not_be_is_refused(given: str, words: str) -> None:
 
 def test_keys_are_made_listed_and_removed(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def keys(*words: str, max_concurrent: int | None = None, as_json: bool = False) -> str:
-        assert run_keys(None, words, max_concurrent=max_concurrent, as_json=as_json) == 0
+        assert run_keys(None, words, max_concurrent=max_concurrent, min_priority=0, as_json=as_json) == 0
         return capsys.readouterr().out
 
-    made = command("keys", "add", "alice", "--max-concurrent", "4")
+    made = command("keys", "add", "alice", "--max-concurrent", "4", "--min-priority", "-5")
     secret = made.stdout.strip()
     assert made.stdout == f"{secret}\n"
     assert (folders / "data" / "keys.json").stat().st_mode & 0o777 == 0o600
     (listed,) = json.loads(keys("list", as_json=True))
-    assert (listed["name"], listed["max_concurrent"]) == ("alice", 4)
-    assert "alice" in keys()
+    assert (listed["name"], listed["max_concurrent"], listed["min_priority"]) == ("alice", 4, -5)
+    assert re.search(r"alice .* 4 +-5$", keys(), re.MULTILINE)
     assert secret not in keys()
     with pytest.raises(CommandError, match="already"):
         keys("add", "alice")

@@ -72,6 +72,21 @@ def test_a_named_tool_of_several_is_called(client: openai.OpenAI) -> None:
     assert (call.function.name, json.loads(call.function.arguments)) == ("pin", {"forever": True})
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "free"}}])
+def test_where_a_call_is_required_there_is_one_and_clients_may_say_so(client: openai.OpenAI, choice: Any) -> None:
+    # langchain-openai's with_structured_output(method="function_calling") says so
+    found = client.chat.completions.create(
+        model=MODEL, messages=ASK, tools=[FREE, PIN], tool_choice=choice, parallel_tool_calls=False, max_tokens=100
+    )
+    assert len(found.choices[0].message.tool_calls or ()) == 1
+
+
+@pytest.mark.parametrize("offered", [{}, {"tools": [FREE], "tool_choice": "none"}])
+def test_without_tools_none_is_called_in_parallel(real: Served, offered: dict[str, Any]) -> None:
+    body = {"messages": ASK, "max_tokens": 1, "parallel_tool_calls": False, **offered}
+    assert httpx2.post(f"{real.url}/v1/chat/completions", json=body).status_code == 200
+
+
 def test_calls_and_their_results_reach_the_template(real: Served) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "free", "arguments": '{"where": "host"}'}}
     messages = [*ASK, {"role": "assistant", "content": None, "tool_calls": [call]}]
@@ -108,6 +123,7 @@ def test_a_template_that_takes_none_says_so(served: Served) -> None:
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [FREE], "parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"tools": [FREE], "tool_choice": "auto", "parallel_tool_calls": False}, "parallel_tool_calls"),
     ],
 )
 def test_a_wrong_field_is_named(real: Served, change: dict[str, Any], param: str) -> None:
@@ -137,4 +153,8 @@ def test_a_templates_variables_are_the_clients_to_set_but_its_messages_are_not(r
 
         plain = prompt()
         assert prompt(think=True) > plain
-        assert prompt(messages=[], tools=["x"], add_generation_prompt=False, tokenize=True) == plain
+        assert prompt(tokenize=True) == plain
+        taken = {"messages": [], "tools": ["x"], "add_generation_prompt": False}
+        refused = http.post("/v1/chat/completions", json={"messages": ASK, "chat_template_kwargs": taken})
+        assert refused.status_code == 400
+        assert "add_generation_prompt and messages and tools" in refused.json()["error"]["message"]
