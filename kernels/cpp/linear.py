@@ -82,7 +82,7 @@ def _run(
     x: Tensor, packed: PanelLinear, mode: int, out: Tensor, norm: Tensor | None = None, eps: float = 0.0
 ) -> Tensor:
     x = x.contiguous()
-    normed = None if norm is None else torch.empty_like(x)
+    memory = torch.empty(library().pagechat_linear_floats(packed.in_features, len(x)), dtype=torch.float32)
     library().pagechat_linear(
         packed.c,
         mode,
@@ -90,7 +90,7 @@ def _run(
         len(x),
         pointer(norm),
         eps,
-        pointer(normed),
+        memory.data_ptr(),
         out.data_ptr(),
         torch.get_num_threads(),
     )

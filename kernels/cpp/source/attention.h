@@ -2,7 +2,7 @@
 // cut: always chunks of 256 slots, counted from the sequence's start, each with a softmax of its own, merged in order.
 //
 //   task      one key/value head of a span: a block of its queries over all chunks, or one token over a single chunk
-//   tile      32 slots, keys transposed to [D][32] and values as [D / 32][32 slots][32]: panels, as a weight's
+//   tile      32 slots; keys are transposed, to a panel as a weight's; values are taken where they lie
 #pragma once
 
 #include <cstdlib>
@@ -50,17 +50,8 @@ inline float* scratch(int64_t floats) {
     return memory.data;
 }
 
-inline float number(float value) { return value; }
-inline float number(uint16_t bits) { return from_bf16(bits); }
-
 typedef float Eight __attribute__((vector_size(32)));
 typedef Eight AnyEight __attribute__((aligned(4), may_alias));
-inline Eight eight(const float* p) { return *(const AnyEight*)p; }
-inline Eight eight(const uint16_t* p) {
-    typedef uint16_t Halves __attribute__((vector_size(16), aligned(2), may_alias));
-    typedef uint32_t Wide __attribute__((vector_size(32)));
-    return (Eight)(__builtin_convertvector(*(const Halves*)p, Wide) << 16);
-}
 
 inline void transpose(Eight* row) {
     Eight t[8];
@@ -93,37 +84,79 @@ void find_rows(
     }
 }
 
-// Keys of a tile -> [D][32], zeros where there is none.
-template <class Number>
-void load_keys(const Number* const* rows, int64_t dim, float* out) {
+// 32-bit words of a tile's rows -> [words][32], zeros where there is no row. Words are numbers, or pairs of 16-bit ones.
+inline void transpose_rows(const float* const* rows, int64_t words, float* out) {
     for (int s = 0; s < TILE; s += 8) {
-        int64_t d = 0;
-        for (; d + 8 <= dim; d += 8) {
+        int64_t w = 0;
+        for (; w + 8 <= words; w += 8) {
             Eight row[8];
-            for (int i = 0; i < 8; i++) row[i] = rows[s + i] ? eight(rows[s + i] + d) : Eight{};
+            for (int i = 0; i < 8; i++) row[i] = rows[s + i] ? *(const AnyEight*)(rows[s + i] + w) : Eight{};
             transpose(row);
-            for (int i = 0; i < 8; i++) *(AnyEight*)(out + (d + i) * TILE + s) = row[i];
+            for (int i = 0; i < 8; i++) *(AnyEight*)(out + (w + i) * TILE + s) = row[i];
         }
-        for (; d < dim; d++)
-            for (int i = 0; i < 8; i++) out[d * TILE + s + i] = rows[s + i] ? number(rows[s + i][d]) : 0;
+        for (; w < words; w++)
+            for (int i = 0; i < 8; i++)
+                if (rows[s + i])
+                    memcpy(&out[w * TILE + s + i], &rows[s + i][w], 4);
+                else
+                    out[w * TILE + s + i] = 0;
     }
 }
 
-// Values of a tile -> [D / 32][32 slots][32], zeros where there is none.
 template <class Number>
-void load_values(const Number* const* rows, int64_t dim, float* out) {
-    for (int64_t first = 0; first < dim; first += COLUMNS, out += TILE * COLUMNS)
-        for (int s = 0; s < TILE; s++) {
-            float* const to = out + s * COLUMNS;
-            const int64_t count = dim - first < COLUMNS ? dim - first : COLUMNS;
-            int64_t d = 0;
-            if (rows[s]) {
-                const Number* const from = rows[s] + first;
-                for (; d + 8 <= count; d += 8) *(AnyEight*)(to + d) = eight(from + d);
-                for (; d < count; d++) to[d] = number(from[d]);
-            }
-            for (; d < COLUMNS; d++) to[d] = 0;
+struct Keys {};
+template <>
+struct Keys<float> {
+    typedef Float32Weights Panel;
+};
+template <>
+struct Keys<uint16_t> {
+    typedef Bf16Weights Panel;
+};
+
+inline Floats numbers(const float* p) { return load(p); }
+inline Floats numbers(const uint16_t* p) {
+    typedef uint16_t Halves __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+    return (Floats)(__builtin_convertvector(*(const Halves*)p, Words) << 16);
+}
+
+// sums[R][32] += weights[R][count] * 32 columns of `count` rows.
+template <class Number, int R>
+void accumulate_values(
+    const Number* const* rows, int64_t count, int64_t column, const float* weights, int64_t stride, float* sums
+) {
+    Floats sum[R][VECTORS];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < VECTORS; v++) sum[r][v] = load(sums + r * COLUMNS + v * LANES);
+    for (int64_t s = 0; s < count; s++)
+        for (int v = 0; v < VECTORS; v++) {
+            Floats value = numbers(rows[s] + column + v * LANES);
+            keep(value);
+            for (int r = 0; r < R; r++) sum[r][v] += weights[r * stride + s] * value;
         }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < VECTORS; v++) store(sums + r * COLUMNS + v * LANES, sum[r][v]);
+}
+
+template <class Number, int R = MOST_ROWS>
+void accumulate_value_rows(
+    const Number* const* rows, int64_t count, int64_t column, const float* weights, int64_t stride, int64_t queries,
+    float* sums
+) {
+    for (; queries >= R; queries -= R, weights += R * stride, sums += R * COLUMNS)
+        accumulate_values<Number, R>(rows, count, column, weights, stride, sums);
+    if constexpr (R > 1)
+        if (queries) accumulate_value_rows<Number, R - 1>(rows, count, column, weights, stride, queries, sums);
+}
+
+// The columns from `column` on of a tile's rows, filled up to 32 with zeros: `padded` [TILE][32], and where its rows lie.
+template <class Number>
+void pad_rows(const Number** rows, int64_t count, int64_t column, int64_t dim, Number* padded) {
+    for (int64_t s = 0; s < count; s++) {
+        memset(padded + s * COLUMNS, 0, COLUMNS * sizeof(Number));
+        memcpy(padded + s * COLUMNS, rows[s] + column, (dim - column) * sizeof(Number));
+        rows[s] = padded + s * COLUMNS;
+    }
 }
 
 // The softmax of a chunk, or of several merged: out / total is the attention of what was seen.
@@ -198,20 +231,25 @@ void attend(
         memset(scores, 0, tiles * rows * TILE * sizeof(float));
         for (int64_t t = 0; t < tiles; t++) {
             find_rows(pool, span.table, base + t * TILE, end - base - t * TILE, head, 0, slots);
-            load_keys(slots, pool.dim, tile);
-            accumulate_rows<Float32Weights>(
+            transpose_rows((const float* const*)slots, pool.dim * sizeof(Number) / 4, tile);
+            accumulate_rows<typename Keys<Number>::Panel>(
                 (const char*)tile, 0, pool.dim, queries, pool.dim, rows, scores + t * rows * TILE);
         }
         for (int64_t r = 0; r < rows; r++)
             found[r] = weigh(scores + r * TILE, rows * TILE, tiles, span.start + from + r / group + 1 - base, scale);
         memset(chunk_out, 0, panels * rows * COLUMNS * sizeof(float));
         for (int64_t t = 0; t < tiles; t++) {
-            find_rows(pool, span.table, base + t * TILE, end - base - t * TILE, head, 1, slots);
-            load_values(slots, pool.dim, tile);
-            for (int64_t p = 0; p < panels; p++)
-                accumulate_rows<Float32Weights>(
-                    (const char*)(tile + p * TILE * COLUMNS), 0, TILE, scores + t * rows * TILE, TILE, rows,
-                    chunk_out + p * rows * COLUMNS);
+            const int64_t left = end - base - t * TILE, count = left < TILE ? left : TILE;
+            find_rows(pool, span.table, base + t * TILE, count, head, 1, slots);
+            for (int64_t p = 0; p < panels; p++) {
+                int64_t column = p * COLUMNS;
+                if (column + COLUMNS > pool.dim) {
+                    pad_rows(slots, count, column, pool.dim, (Number*)tile);
+                    column = 0;
+                }
+                accumulate_value_rows(slots, count, column, scores + t * rows * TILE, TILE, rows,
+                                      chunk_out + p * rows * COLUMNS);
+            }
         }
         for (int64_t r = 0; r < rows; r++)
             if (span.start + from + r / group >= base)
