@@ -71,24 +71,35 @@ inline void transpose(Eight* row) {
     }
 }
 
-// Where the keys (part 0) or values (part 1) of `count` slots of a sequence lie; null for the rest of the tile.
+// Where the keys (part 0) or values (part 1) of slots first .. end of a sequence lie; null for the rest of the tile.
 template <class Number>
 void find_rows(
-    const Pool& pool, const int32_t* table, int64_t first, int64_t count, int64_t head, int part, const Number** rows
+    const Pool& pool, const int32_t* table, int64_t first, int64_t end, int64_t head, int part, const Number** rows
 ) {
-    for (int64_t i = 0; i < TILE; i++) {
-        const int64_t slot = first + i;
-        const int64_t block = i < count ? table[slot / pool.block_size] : 0;
-        const int64_t run = ((block * 2 + part) * pool.heads + head) * pool.block_size + slot % pool.block_size;
-        rows[i] = i < count ? (const Number*)pool.data + run * pool.dim : nullptr;
+    int64_t i = 0, block = first / pool.block_size, offset = first % pool.block_size;
+    const int64_t count = end - first < TILE ? end - first : TILE;
+    for (; i < count; block++, offset = 0) {
+        const int64_t run = (((int64_t)table[block] * 2 + part) * pool.heads + head) * pool.block_size;
+        for (; offset < pool.block_size && i < count; offset++) rows[i++] = (const Number*)pool.data + (run + offset) * pool.dim;
     }
+    for (; i < TILE; i++) rows[i] = nullptr;
 }
 
+// Asks for a line that is read soon: rows lie anywhere, and the CPU does not guess where the next ones do.
+inline void fetch(const void* line) {
+    if (line) __builtin_prefetch(line, 0, 2);
+}
+
+constexpr int64_t LINE = 64;
+
 // 32-bit words of a tile's rows -> [words][32], zeros where there is no row. Words are numbers, or pairs of 16-bit ones.
-inline void transpose_rows(const float* const* rows, int64_t words, float* out) {
+// Meanwhile the `next` rows are fetched.
+inline void transpose_rows(const float* const* rows, int64_t words, float* out, const float* const* next) {
     for (int s = 0; s < TILE; s += 8) {
         int64_t w = 0;
         for (; w + 8 <= words; w += 8) {
+            if (w * 4 % LINE == 0)
+                for (int i = 0; i < 8; i++) fetch(next[s + i] ? next[s + i] + w : nullptr);
             Eight row[8];
             for (int i = 0; i < 8; i++) row[i] = rows[s + i] ? *(const AnyEight*)(rows[s + i] + w) : Eight{};
             transpose(row);
@@ -120,20 +131,25 @@ inline Floats numbers(const uint16_t* p) {
     return (Floats)(__builtin_convertvector(*(const Halves*)p, Words) << 16);
 }
 
-// sums[R][32] += weights[R][count] * 32 columns of `count` rows.
+// sums[R][32] += weights[R][count] * 32 columns of `count` rows. Meanwhile the `next` rows are fetched, where there are any.
 template <class Number, int R>
 void accumulate_values(
-    const Number* const* rows, int64_t count, int64_t column, const float* weights, int64_t stride, float* sums
+    const Number* const* rows, int64_t count, int64_t column, const float* weights, int64_t stride, float* sums,
+    const Number* const* next
 ) {
     Floats sum[R][VECTORS];
     for (int r = 0; r < R; r++)
         for (int v = 0; v < VECTORS; v++) sum[r][v] = load(sums + r * COLUMNS + v * LANES);
-    for (int64_t s = 0; s < count; s++)
+    for (int64_t s = 0; s < count; s++) {
+        if (next && next[s])
+            for (int64_t at = 0; at < COLUMNS * (int64_t)sizeof(Number); at += LINE)
+                fetch((const char*)(next[s] + column) + at);
         for (int v = 0; v < VECTORS; v++) {
             Floats value = numbers(rows[s] + column + v * LANES);
             keep(value);
             for (int r = 0; r < R; r++) sum[r][v] += weights[r * stride + s] * value;
         }
+    }
     for (int r = 0; r < R; r++)
         for (int v = 0; v < VECTORS; v++) store(sums + r * COLUMNS + v * LANES, sum[r][v]);
 }
@@ -141,12 +157,12 @@ void accumulate_values(
 template <class Number, int R = MOST_ROWS>
 void accumulate_value_rows(
     const Number* const* rows, int64_t count, int64_t column, const float* weights, int64_t stride, int64_t queries,
-    float* sums
+    float* sums, const Number* const* next
 ) {
-    for (; queries >= R; queries -= R, weights += R * stride, sums += R * COLUMNS)
-        accumulate_values<Number, R>(rows, count, column, weights, stride, sums);
+    for (; queries >= R; queries -= R, weights += R * stride, sums += R * COLUMNS, next = nullptr)
+        accumulate_values<Number, R>(rows, count, column, weights, stride, sums, next);
     if constexpr (R > 1)
-        if (queries) accumulate_value_rows<Number, R - 1>(rows, count, column, weights, stride, queries, sums);
+        if (queries) accumulate_value_rows<Number, R - 1>(rows, count, column, weights, stride, queries, sums, next);
 }
 
 // The columns from `column` on of a tile's rows, filled up to 32 with zeros: `padded` [TILE][32], and where its rows lie.
@@ -227,11 +243,17 @@ void attend(
     for (; chunk < last_chunk; chunk++) {
         const int64_t base = chunk * CHUNK, end = span.start + to < base + CHUNK ? span.start + to : base + CHUNK;
         const int64_t tiles = up(end - base, TILE);
-        const Number* slots[TILE];
+        const Number *slots[TILE], *next[TILE];
+        const auto find = [&](int64_t t, int part, const Number** to) {
+            find_rows(pool, span.table, base + t * TILE, end, head, part, to);
+        };
         memset(scores, 0, tiles * rows * TILE * sizeof(float));
+        find(0, 0, next);
         for (int64_t t = 0; t < tiles; t++) {
-            find_rows(pool, span.table, base + t * TILE, end - base - t * TILE, head, 0, slots);
-            transpose_rows((const float* const*)slots, pool.dim * sizeof(Number) / 4, tile);
+            memcpy(slots, next, sizeof slots);
+            const bool last = t + 1 == tiles;
+            find(last ? 0 : t + 1, last ? 1 : 0, next);
+            transpose_rows((const float* const*)slots, pool.dim * sizeof(Number) / 4, tile, (const float* const*)next);
             accumulate_rows<typename Keys<Number>::Panel>(
                 (const char*)tile, 0, pool.dim, queries, pool.dim, rows, scores + t * rows * TILE);
         }
@@ -240,15 +262,16 @@ void attend(
         memset(chunk_out, 0, panels * rows * COLUMNS * sizeof(float));
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t left = end - base - t * TILE, count = left < TILE ? left : TILE;
-            find_rows(pool, span.table, base + t * TILE, count, head, 1, slots);
+            memcpy(slots, next, sizeof slots);
+            find(t + 1, 1, next);
             for (int64_t p = 0; p < panels; p++) {
                 int64_t column = p * COLUMNS;
                 if (column + COLUMNS > pool.dim) {
                     pad_rows(slots, count, column, pool.dim, (Number*)tile);
                     column = 0;
                 }
-                accumulate_value_rows(slots, count, column, scores + t * rows * TILE, TILE, rows,
-                                      chunk_out + p * rows * COLUMNS);
+                accumulate_value_rows<Number>(slots, count, column, scores + t * rows * TILE, TILE, rows,
+                                              chunk_out + p * rows * COLUMNS, next);
             }
         }
         for (int64_t r = 0; r < rows; r++)
