@@ -9,6 +9,7 @@ core.py       one step from requests to tokens     loop.py      the process that
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,4 +30,15 @@ def _check_kernels() -> None:
         )
 
 
+def _let_other_processes_compute() -> None:
+    """A thread that waits for the others of its team spins for some microseconds and then sleeps.
+
+    OpenMP, which reads this when torch is loaded, would spin for milliseconds: where other processes compute, that
+    keeps the thread it waits for from its core, at each of the hundreds of meetings of a step.
+    """
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = "2000"
+
+
 _check_kernels()
+_let_other_processes_compute()

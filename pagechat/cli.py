@@ -557,6 +557,8 @@ class _Benches(typer.core.TyperGroup):
     where: ClassVar = {
         "capacity": "How many requests fit: contiguous against paged.",
         "engine": "Tokens per second of the real engine, by policy or against transformers.",
+        "context": "Time of a decode step by number of chats and context length, on the CPU.",
+        "quality": "What fewer bits a weight cost: perplexity and agreement on the next token.",
         "load": "The same requests to OpenAI-compatible servers, in turn.",
         "simulate": "A request trace through the block pool and scheduler, without a model.",
         "tune": "Which block size suits a trace.",

@@ -172,3 +172,17 @@ def test_every_dependency_is_pinned_to_a_version_in_its_range() -> None:
 def test_the_changelog_tells_of_this_version() -> None:
     versions = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert versions[0] == project()["version"]
+
+
+def test_a_wheel_holds_every_file_that_lies_among_the_code() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = settings["package-data"]["*"]
+    found = [
+        path
+        for package in OURS
+        if package != "tests"
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc") and not path.parent.name.endswith("_cache")
+    ]
+    assert ROOT / "pagechat/bench/passage.txt" in found
+    assert [path for path in found if not any(path.match(pattern) for pattern in patterns)] == []

@@ -84,6 +84,8 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
     "packed_bytes": (c_int64, [c_int32, c_int64, c_int64]),
     "pack": (None, [c_int32, c_void_p, c_int32, c_int64, c_int64, c_void_p, c_int32]),
     "off_grid": (c_int64, [c_void_p, c_int32, c_int64, c_int64, c_int64]),
+    "input_limit": (c_int32, [c_int32]),
+    "linear_floats": (c_int64, [c_int64, c_int64]),
     "linear": (
         None,
         [POINTER(Linear), c_int32, c_void_p, c_int64, c_void_p, c_float, c_void_p, c_void_p, c_int32],

@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 
 from kernels.cpp.library import FORMS, Form, Linear, library, pointer
+from kernels.cpp.memory import Slabs
 from kernels.torch.elementwise import silu_mul
 
 _PLAIN, _ADD, _SWIGLU = 0, 1, 2
 PANEL = 32
-_CACHE_LINE = 64
 _SAMPLED_OUTPUTS = 64
 _OFF_GRID = 0.01
 """Share of groups that may lie off the grid: of a file's 4-bit numbers none does; of others nearly all do."""
+
+_slabs = Slabs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def pack_linear(weight: Tensor, bias: Tensor | None, form: Form) -> PanelLinear:
     weight = _readable(weight)
     outputs, inputs = weight.shape
     number = FORMS.index(form)
-    data = _zeros(library().pagechat_packed_bytes(number, outputs, inputs))
+    data = _slabs.zeros(library().pagechat_packed_bytes(number, outputs, inputs))
     library().pagechat_pack(
         number,
         weight.data_ptr(),
@@ -71,18 +73,11 @@ def _floats(rows: int, columns: int) -> Tensor:
     return torch.empty(rows, columns, dtype=torch.float32)
 
 
-def _zeros(nbytes: int) -> Tensor:
-    """Starts with a cache line, as the panels' rows then do."""
-    room = torch.zeros(nbytes + _CACHE_LINE, dtype=torch.uint8)
-    skip = -room.data_ptr() % _CACHE_LINE
-    return room[skip : skip + nbytes]
-
-
 def _run(
     x: Tensor, packed: PanelLinear, mode: int, out: Tensor, norm: Tensor | None = None, eps: float = 0.0
 ) -> Tensor:
     x = x.contiguous()
-    normed = None if norm is None else torch.empty_like(x)
+    memory = torch.empty(library().pagechat_linear_floats(packed.in_features, len(x)), dtype=torch.float32)
     library().pagechat_linear(
         packed.c,
         mode,
@@ -90,7 +85,7 @@ def _run(
         len(x),
         pointer(norm),
         eps,
-        pointer(normed),
+        memory.data_ptr(),
         out.data_ptr(),
         torch.get_num_threads(),
     )

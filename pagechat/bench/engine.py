@@ -20,7 +20,8 @@ import typer
 from engine.blocks import POLICIES, Policy
 from engine.config import BLOCK_SIZES, EngineConfig
 from engine.core import EngineCore
-from engine.protocol import LoadProgress, StepReport, encode
+from engine.protocol import StepReport, encode
+from pagechat.bench.loading import checked, narrate
 from pagechat.bench.machine import Machine, this_machine
 from pagechat.bench.profile import StepProfile, profile_steps
 from pagechat.bench.profile import table as profile_table
@@ -112,7 +113,7 @@ def engine_command(
             weights_dtype=cast(Any, weights_dtype),
             cpu_kernels=cast(Any, cpu_kernels),
         )
-        config = msgspec.convert(msgspec.to_builtins(config), EngineConfig)  # checks what the flags may say
+        config = checked(config)
     except (ValueError, SizeError) as error:
         print(f"pagechat-bench: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
@@ -175,8 +176,8 @@ def _bench(
     from engine.runner import make_runner
 
     try:
-        path = Path(config.model) if config.random_weights else models.resolve(config.model, _narrate)
-        loaded = models.load(path, config, _narrate)
+        path = Path(config.model) if config.random_weights else models.resolve(config.model, narrate)
+        loaded = models.load(path, config, narrate)
         num_blocks = choose_num_blocks(config, loaded)
     except models.ModelError as error:
         print(f"pagechat-bench: {error}", file=sys.stderr)
@@ -302,11 +303,6 @@ def _policy(name: str) -> Policy:
     if name not in POLICIES:
         raise ValueError(f"no policy {name!r}; there are {', '.join(POLICIES)}")
     return name
-
-
-def _narrate(progress: LoadProgress) -> None:
-    if progress.total and progress.done == progress.total:
-        print(f"{progress.stage} {progress.detail}: done", file=sys.stderr)
 
 
 def _table(result: EngineBench) -> str:

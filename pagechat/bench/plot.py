@@ -1,4 +1,4 @@
-"""Small charts of shares over time or size: in block characters for a terminal, and as SVG.
+"""Small charts of shares, or of other numbers, over time or size: in block characters for a terminal, and as SVG.
 
 Knows numbers and labels, not what they mean.
 """
@@ -19,7 +19,7 @@ _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4", "1 2")
 class Line:
     name: str
     points: list[tuple[float, float]]
-    """(x, share 0..1), x ascending."""
+    """(x, y), x ascending; y is a share, 0..1, where nothing else is said."""
 
 
 def in_terminal(lines: list[Line], *, width: int = 72) -> str:
@@ -43,14 +43,30 @@ def in_terminal(lines: list[Line], *, width: int = 72) -> str:
     return "\n".join(rows)
 
 
-def as_svg(lines: list[Line], *, title: str, x_label: str, y_label: str, logarithmic: bool = False) -> str:
-    """A line chart on a light ground, 760 x 400, with a legend; `logarithmic` in x."""
-    left, top, width, height = 64, 56, 480, 280
+def round_up(value: float) -> float:
+    """A positive number to one digit: where a y axis may end."""
+    digit: float = 10.0 ** math.floor(math.log10(value))
+    return math.ceil(value / digit) * digit
+
+
+def as_svg(
+    lines: list[Line],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    logarithmic: bool = False,
+    top: float = 1.0,
+    ticks: str = ".0%",
+) -> str:
+    """A line chart on a light ground, 760 x 400, with a legend; `logarithmic` in x. The y axis goes from 0 to `top`,
+    its numbers are written as the format `ticks` says."""
+    left, above, width, height = 64, 56, 480, 280
     scale = math.log if logarithmic else float
     begin, end = (scale(value) for value in _range(lines))
 
-    def place(x: float, share: float) -> str:
-        return f"{left + (scale(x) - begin) / (end - begin) * width:.1f},{top + (1 - share) * height:.1f}"
+    def place(x: float, y: float) -> str:
+        return f"{left + (scale(x) - begin) / (end - begin) * width:.1f},{above + (1 - y / top) * height:.1f}"
 
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 400" font-family="sans-serif" font-size="12">',
@@ -58,21 +74,24 @@ def as_svg(lines: list[Line], *, title: str, x_label: str, y_label: str, logarit
         f'<text x="{left}" y="28" font-size="15" fill="#1f2328">{escape(title)}</text>',
     ]
     for tenth in range(0, 11, 2):
-        y = top + (1 - tenth / 10) * height
+        y = above + (1 - tenth / 10) * height
+        tick = format(top * tenth / 10, ticks)
         parts.append(f'<path d="M{left} {y:.1f}h{width}" stroke="#d8dee4"/>')
-        parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#57606a">{tenth * 10}%</text>')
+        parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#57606a">{tick}</text>')
     first, last = _range(lines)
     for x, anchor, value in ((left, "start", first), (left + width, "end", last)):
-        parts.append(f'<text x="{x}" y="{top + height + 18}" text-anchor="{anchor}" fill="#57606a">{value:,.0f}</text>')
+        parts.append(
+            f'<text x="{x}" y="{above + height + 18}" text-anchor="{anchor}" fill="#57606a">{value:,.0f}</text>'
+        )
     parts.append(
-        f'<text x="{left + width / 2:.0f}" y="{top + height + 36}" text-anchor="middle" fill="#57606a">'
+        f'<text x="{left + width / 2:.0f}" y="{above + height + 36}" text-anchor="middle" fill="#57606a">'
         f"{escape(x_label)}</text>"
     )
-    parts.append(f'<text x="{left}" y="{top - 10}" fill="#57606a">{escape(y_label)}</text>')
+    parts.append(f'<text x="{left}" y="{above - 10}" fill="#57606a">{escape(y_label)}</text>')
     for number, line in enumerate(lines):
         style = f'stroke="{_COLOURS[number % 6]}" stroke-width="2" stroke-dasharray="{_DASHES[number % 6]}"'
-        points = " ".join(place(x, share) for x, share in line.points)
-        y = top + 12 + number * 22
+        points = " ".join(place(x, y) for x, y in line.points)
+        y = above + 12 + number * 22
         parts.append(f'<polyline fill="none" {style} points="{points}"/>')
         parts.append(f'<path d="M{left + width + 16} {y}h28" {style}/>')
         parts.append(f'<text x="{left + width + 50}" y="{y + 4}" fill="#1f2328">{escape(line.name)}</text>')

@@ -33,22 +33,23 @@ def make_scene(
     poison: float = float("nan"),
     seed: int = 0,
     compiled: bool = False,
+    head_dim: int = HEAD_DIM,
 ) -> Scene:
     """`spans` are (start, count). Blocks are scattered over the pool; whatever no sequence wrote holds `poison`."""
     rng = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
     needed = [-(-(start + count) // block_size) for start, count in spans]
     order = (rng.permutation(sum(needed) + 3) + 1).tolist()
-    kv = torch.full((sum(needed) + 4, 2, kv_heads, block_size, HEAD_DIM), poison)
+    kv = torch.full((sum(needed) + 4, 2, kv_heads, block_size, head_dim), poison)
     kv[0] = 0
     tables, keys, values, fresh = [], [], [], []
     for (start, count), blocks in zip(spans, needed, strict=True):
         table = [order.pop() for _ in range(blocks)]
-        k, v = torch.randn(2, start + count, kv_heads, HEAD_DIM, generator=generator)
+        k, v = torch.randn(2, start + count, kv_heads, head_dim, generator=generator)
         for position in range(start):
             block, offset = table[position // block_size], position % block_size
             kv[block, 0, :, offset], kv[block, 1, :, offset] = k[position], v[position]
-        q = torch.randn(count, heads, HEAD_DIM, generator=generator)
+        q = torch.randn(count, heads, head_dim, generator=generator)
         fresh.append(torch.cat((q, k[start:], v[start:]), dim=1))
         tables.append(ops.SpanTable(start, count, table))
         keys.append(k)
@@ -57,7 +58,7 @@ def make_scene(
         tables,
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=HEAD_DIM,
+        head_dim=head_dim,
         block_size=block_size,
         dtype=torch.float32,
         device="cpu",

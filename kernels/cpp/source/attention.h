@@ -2,7 +2,7 @@
 // cut: always chunks of 256 slots, counted from the sequence's start, each with a softmax of its own, merged in order.
 //
 //   task      one key/value head of a span: a block of its queries over all chunks, or one token over a single chunk
-//   tile      32 slots, keys transposed to [D][32] and values as [D / 32][32 slots][32]: panels, as a weight's
+//   tile      32 slots; keys are transposed, to a panel as a weight's; values are taken where they lie
 #pragma once
 
 #include <cstdlib>
@@ -50,17 +50,8 @@ inline float* scratch(int64_t floats) {
     return memory.data;
 }
 
-inline float number(float value) { return value; }
-inline float number(uint16_t bits) { return from_bf16(bits); }
-
 typedef float Eight __attribute__((vector_size(32)));
 typedef Eight AnyEight __attribute__((aligned(4), may_alias));
-inline Eight eight(const float* p) { return *(const AnyEight*)p; }
-inline Eight eight(const uint16_t* p) {
-    typedef uint16_t Halves __attribute__((vector_size(16), aligned(2), may_alias));
-    typedef uint32_t Wide __attribute__((vector_size(32)));
-    return (Eight)(__builtin_convertvector(*(const Halves*)p, Wide) << 16);
-}
 
 inline void transpose(Eight* row) {
     Eight t[8];
@@ -80,50 +71,108 @@ inline void transpose(Eight* row) {
     }
 }
 
-// Where the keys (part 0) or values (part 1) of `count` slots of a sequence lie; null for the rest of the tile.
+// Where the keys (part 0) or values (part 1) of slots first .. end of a sequence lie; null for the rest of the tile.
 template <class Number>
 void find_rows(
-    const Pool& pool, const int32_t* table, int64_t first, int64_t count, int64_t head, int part, const Number** rows
+    const Pool& pool, const int32_t* table, int64_t first, int64_t end, int64_t head, int part, const Number** rows
 ) {
-    for (int64_t i = 0; i < TILE; i++) {
-        const int64_t slot = first + i;
-        const int64_t block = i < count ? table[slot / pool.block_size] : 0;
-        const int64_t run = ((block * 2 + part) * pool.heads + head) * pool.block_size + slot % pool.block_size;
-        rows[i] = i < count ? (const Number*)pool.data + run * pool.dim : nullptr;
+    int64_t i = 0, block = first / pool.block_size, offset = first % pool.block_size;
+    const int64_t count = end - first < TILE ? end - first : TILE;
+    for (; i < count; block++, offset = 0) {
+        const int64_t run = (((int64_t)table[block] * 2 + part) * pool.heads + head) * pool.block_size;
+        for (; offset < pool.block_size && i < count; offset++) rows[i++] = (const Number*)pool.data + (run + offset) * pool.dim;
     }
+    for (; i < TILE; i++) rows[i] = nullptr;
 }
 
-// Keys of a tile -> [D][32], zeros where there is none.
-template <class Number>
-void load_keys(const Number* const* rows, int64_t dim, float* out) {
+// Asks for a line that is read soon: rows lie anywhere, and the CPU does not guess where the next ones do.
+inline void fetch(const void* line) {
+    if (line) __builtin_prefetch(line, 0, 2);
+}
+
+constexpr int64_t LINE = 64;
+
+// 32-bit words of a tile's rows -> [words][32], zeros where there is no row. Words are numbers, or pairs of 16-bit ones.
+// Meanwhile the `next` rows are fetched.
+inline void transpose_rows(const float* const* rows, int64_t words, float* out, const float* const* next) {
     for (int s = 0; s < TILE; s += 8) {
-        int64_t d = 0;
-        for (; d + 8 <= dim; d += 8) {
+        int64_t w = 0;
+        for (; w + 8 <= words; w += 8) {
+            if (w * 4 % LINE == 0)
+                for (int i = 0; i < 8; i++) fetch(next[s + i] ? next[s + i] + w : nullptr);
             Eight row[8];
-            for (int i = 0; i < 8; i++) row[i] = rows[s + i] ? eight(rows[s + i] + d) : Eight{};
+            for (int i = 0; i < 8; i++) row[i] = rows[s + i] ? *(const AnyEight*)(rows[s + i] + w) : Eight{};
             transpose(row);
-            for (int i = 0; i < 8; i++) *(AnyEight*)(out + (d + i) * TILE + s) = row[i];
+            for (int i = 0; i < 8; i++) *(AnyEight*)(out + (w + i) * TILE + s) = row[i];
         }
-        for (; d < dim; d++)
-            for (int i = 0; i < 8; i++) out[d * TILE + s + i] = rows[s + i] ? number(rows[s + i][d]) : 0;
+        for (; w < words; w++)
+            for (int i = 0; i < 8; i++)
+                if (rows[s + i])
+                    memcpy(&out[w * TILE + s + i], &rows[s + i][w], 4);
+                else
+                    out[w * TILE + s + i] = 0;
     }
 }
 
-// Values of a tile -> [D / 32][32 slots][32], zeros where there is none.
 template <class Number>
-void load_values(const Number* const* rows, int64_t dim, float* out) {
-    for (int64_t first = 0; first < dim; first += COLUMNS, out += TILE * COLUMNS)
-        for (int s = 0; s < TILE; s++) {
-            float* const to = out + s * COLUMNS;
-            const int64_t count = dim - first < COLUMNS ? dim - first : COLUMNS;
-            int64_t d = 0;
-            if (rows[s]) {
-                const Number* const from = rows[s] + first;
-                for (; d + 8 <= count; d += 8) *(AnyEight*)(to + d) = eight(from + d);
-                for (; d < count; d++) to[d] = number(from[d]);
-            }
-            for (; d < COLUMNS; d++) to[d] = 0;
+struct Keys {};
+template <>
+struct Keys<float> {
+    typedef Float32Weights Panel;
+};
+template <>
+struct Keys<uint16_t> {
+    typedef Bf16Weights Panel;
+};
+
+inline Floats numbers(const float* p) { return load(p); }
+inline Floats numbers(const uint16_t* p) {
+    typedef uint16_t Halves __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+    return (Floats)(__builtin_convertvector(*(const Halves*)p, Words) << 16);
+}
+
+// sums[R][32] += weights[R][count] * 32 columns of `count` rows. Meanwhile the `next` rows are fetched, where there are any.
+template <class Number, int R>
+void accumulate_values(
+    const Number* const* rows, int64_t count, int64_t column, const float* weights, int64_t stride, float* sums,
+    const Number* const* next
+) {
+    Floats sum[R][VECTORS];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < VECTORS; v++) sum[r][v] = load(sums + r * COLUMNS + v * LANES);
+    for (int64_t s = 0; s < count; s++) {
+        if (next && next[s])
+            for (int64_t at = 0; at < COLUMNS * (int64_t)sizeof(Number); at += LINE)
+                fetch((const char*)(next[s] + column) + at);
+        for (int v = 0; v < VECTORS; v++) {
+            Floats value = numbers(rows[s] + column + v * LANES);
+            keep(value);
+            for (int r = 0; r < R; r++) sum[r][v] += weights[r * stride + s] * value;
         }
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < VECTORS; v++) store(sums + r * COLUMNS + v * LANES, sum[r][v]);
+}
+
+template <class Number, int R = MOST_ROWS>
+void accumulate_value_rows(
+    const Number* const* rows, int64_t count, int64_t column, const float* weights, int64_t stride, int64_t queries,
+    float* sums, const Number* const* next
+) {
+    for (; queries >= R; queries -= R, weights += R * stride, sums += R * COLUMNS, next = nullptr)
+        accumulate_values<Number, R>(rows, count, column, weights, stride, sums, next);
+    if constexpr (R > 1)
+        if (queries) accumulate_value_rows<Number, R - 1>(rows, count, column, weights, stride, queries, sums, next);
+}
+
+// The columns from `column` on of a tile's rows, filled up to 32 with zeros: `padded` [TILE][32], and where its rows lie.
+template <class Number>
+void pad_rows(const Number** rows, int64_t count, int64_t column, int64_t dim, Number* padded) {
+    for (int64_t s = 0; s < count; s++) {
+        memset(padded + s * COLUMNS, 0, COLUMNS * sizeof(Number));
+        memcpy(padded + s * COLUMNS, rows[s] + column, (dim - column) * sizeof(Number));
+        rows[s] = padded + s * COLUMNS;
+    }
 }
 
 // The softmax of a chunk, or of several merged: out / total is the attention of what was seen.
@@ -194,24 +243,36 @@ void attend(
     for (; chunk < last_chunk; chunk++) {
         const int64_t base = chunk * CHUNK, end = span.start + to < base + CHUNK ? span.start + to : base + CHUNK;
         const int64_t tiles = up(end - base, TILE);
-        const Number* slots[TILE];
+        const Number *slots[TILE], *next[TILE];
+        const auto find = [&](int64_t t, int part, const Number** to) {
+            find_rows(pool, span.table, base + t * TILE, end, head, part, to);
+        };
         memset(scores, 0, tiles * rows * TILE * sizeof(float));
+        find(0, 0, next);
         for (int64_t t = 0; t < tiles; t++) {
-            find_rows(pool, span.table, base + t * TILE, end - base - t * TILE, head, 0, slots);
-            load_keys(slots, pool.dim, tile);
-            accumulate_rows<Float32Weights>(
+            memcpy(slots, next, sizeof slots);
+            const bool last = t + 1 == tiles;
+            find(last ? 0 : t + 1, last ? 1 : 0, next);
+            transpose_rows((const float* const*)slots, pool.dim * sizeof(Number) / 4, tile, (const float* const*)next);
+            accumulate_rows<typename Keys<Number>::Panel>(
                 (const char*)tile, 0, pool.dim, queries, pool.dim, rows, scores + t * rows * TILE);
         }
         for (int64_t r = 0; r < rows; r++)
             found[r] = weigh(scores + r * TILE, rows * TILE, tiles, span.start + from + r / group + 1 - base, scale);
         memset(chunk_out, 0, panels * rows * COLUMNS * sizeof(float));
         for (int64_t t = 0; t < tiles; t++) {
-            find_rows(pool, span.table, base + t * TILE, end - base - t * TILE, head, 1, slots);
-            load_values(slots, pool.dim, tile);
-            for (int64_t p = 0; p < panels; p++)
-                accumulate_rows<Float32Weights>(
-                    (const char*)(tile + p * TILE * COLUMNS), 0, TILE, scores + t * rows * TILE, TILE, rows,
-                    chunk_out + p * rows * COLUMNS);
+            const int64_t left = end - base - t * TILE, count = left < TILE ? left : TILE;
+            memcpy(slots, next, sizeof slots);
+            find(t + 1, 1, next);
+            for (int64_t p = 0; p < panels; p++) {
+                int64_t column = p * COLUMNS;
+                if (column + COLUMNS > pool.dim) {
+                    pad_rows(slots, count, column, pool.dim, (Number*)tile);
+                    column = 0;
+                }
+                accumulate_value_rows<Number>(slots, count, column, scores + t * rows * TILE, TILE, rows,
+                                              chunk_out + p * rows * COLUMNS, next);
+            }
         }
         for (int64_t r = 0; r < rows; r++)
             if (span.start + from + r / group >= base)

@@ -1,6 +1,8 @@
 // The functions that Python calls, each one team of threads from its first line to its last.
 //
 // Plain C: pointers to what torch tensors hold. kernels/cpp/library.py declares the same structures.
+#include <algorithm>
+
 #include "attention.h"
 
 namespace {
@@ -71,15 +73,22 @@ int64_t pagechat_off_grid(const void* weight, int32_t is_bf16, int64_t outputs, 
     return off;
 }
 
-// x [rows, inputs], normalised first where there is a `norm`, for which `normed` holds as much.
+// The largest whole number that products with weights of this form round their inputs to on this CPU; 0: they do not.
+int32_t pagechat_input_limit(int32_t form) { return !takes_dots(form) ? 0 : form == INT8 ? 127 * 128 : 127; }
+
+// Floats of memory that a product works in.
+int64_t pagechat_linear_floats(int64_t inputs, int64_t rows) { return rows * inputs + floats_to_round(rows, inputs); }
+
+// x [rows, inputs], normalised first where there is a `norm`.
 void pagechat_linear(
-    const Linear* linear, int32_t mode, const float* x, int64_t rows, const float* norm, float eps, float* normed,
+    const Linear* linear, int32_t mode, const float* x, int64_t rows, const float* norm, float eps, float* memory,
     float* out, int32_t threads
 ) {
+    void* const rounded = memory + rows * linear->inputs;
 #pragma omp parallel num_threads(threads)
     {
-        if (norm) run_norm(x, rows, linear->inputs, norm, eps, normed);
-        run_linear(*linear, (Mode)mode, norm ? normed : x, rows, out);
+        const float* const taken = run_prepare(*linear, x, rows, norm, eps, memory, rounded);
+        run_linear(*linear, (Mode)mode, taken, rounded, rows, out);
     }
 }
 
@@ -108,7 +117,9 @@ void pagechat_attention(
 // Floats of memory that a step works in, pieces excepted.
 int64_t pagechat_step_floats(const Decoder* decoder, int64_t tokens) {
     const int64_t heads = 2 * decoder->heads + 2 * decoder->kv_heads;
-    return tokens * (decoder->hidden + decoder->intermediate + (heads + 1) * decoder->head_dim);
+    const int64_t widest = std::max({decoder->hidden, decoder->intermediate, decoder->heads * decoder->head_dim});
+    return tokens * (decoder->hidden + decoder->intermediate + (heads + 1) * decoder->head_dim) +
+           floats_to_round(tokens, widest);
 }
 
 // All layers over `residual` [tokens, hidden], in place; pools[layer].
@@ -124,6 +135,11 @@ void pagechat_layers(
     float* const gated = attended + tokens * decoder->heads * dim;
     float* const cosines = gated + tokens * decoder->intermediate;
     float* const sines = cosines + tokens * half;
+    void* const rounded = sines + tokens * half;
+    const auto run = [&](const Linear& linear, Mode mode, const float* x, const float* norm, float* out) {
+        x = run_prepare(linear, x, tokens, norm, decoder->eps, normed, rounded);
+        run_linear(linear, mode, x, rounded, tokens, out);
+    };
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
@@ -137,15 +153,13 @@ void pagechat_layers(
         }
         for (int64_t l = 0; l < decoder->num_layers; l++) {
             const Layer& layer = decoder->layers[l];
-            run_norm(residual, tokens, hidden, layer.input_norm, decoder->eps, normed);
-            run_linear(layer.qkv, PLAIN, normed, tokens, qkv);
+            run(layer.qkv, PLAIN, residual, layer.input_norm, qkv);
             run_rope_and_cache(*plan, pools[l], decoder->heads, qkv, layer.rotates ? cosines : nullptr, sines, half,
                                layer.q_norm, layer.k_norm, decoder->eps);
             run_attention(*plan, pools[l], decoder->heads, qkv, width, decoder->scale, attended, pieces);
-            run_linear(layer.out, ADD, attended, tokens, residual);
-            run_norm(residual, tokens, hidden, layer.mlp_norm, decoder->eps, normed);
-            run_linear(layer.gate_up, SWIGLU, normed, tokens, gated);
-            run_linear(layer.down, ADD, gated, tokens, residual);
+            run(layer.out, ADD, attended, nullptr, residual);
+            run(layer.gate_up, SWIGLU, residual, layer.mlp_norm, gated);
+            run(layer.down, ADD, gated, nullptr, residual);
         }
     }
 }

@@ -1,7 +1,7 @@
 // Matrix products with panels: every row of the result is the same sum in the same order, whatever stands beside it.
 #pragma once
 
-#include "weights.h"
+#include "dots.h"
 
 namespace {
 
@@ -90,13 +90,21 @@ void multiply_panel(const char* panel, int64_t inputs, const float* x, int64_t s
     }
 }
 
-inline void multiply(const Linear& linear, int64_t panel, const float* x, int64_t stride, int64_t rows, float* sums) {
-    const char* data = linear.panels + panel * up(linear.inputs, GROUP) * bytes_of_group(linear.form);
+// sums [rows][32] of rows first .. of x, or of its rounded form.
+inline void multiply(
+    const Linear& linear, int64_t panel, const float* x, const void* rounded, int64_t first, int64_t rows, float* sums
+) {
+    const int64_t inputs = linear.inputs, groups = up(inputs, GROUP);
+    const char* data = linear.panels + panel * groups * bytes_of_group(linear.form);
+#ifdef PAGECHAT_DOTS
+    if (takes_dots(linear.form)) return multiply_dots(linear.form, data, groups, rounded, first, rows, sums);
+#endif
+    x += first * inputs;
     switch (linear.form) {
-        case FLOAT32: return multiply_panel<Float32Weights>(data, linear.inputs, x, stride, rows, sums);
-        case BF16: return multiply_panel<Bf16Weights>(data, linear.inputs, x, stride, rows, sums);
-        case INT8: return multiply_panel<Int8Weights>(data, linear.inputs, x, stride, rows, sums);
-        default: return multiply_panel<Int4Weights>(data, linear.inputs, x, stride, rows, sums);
+        case FLOAT32: return multiply_panel<Float32Weights>(data, inputs, x, inputs, rows, sums);
+        case BF16: return multiply_panel<Bf16Weights>(data, inputs, x, inputs, rows, sums);
+        case INT8: return multiply_panel<Int8Weights>(data, inputs, x, inputs, rows, sums);
+        default: return multiply_panel<Int4Weights>(data, inputs, x, inputs, rows, sums);
     }
 }
 
@@ -130,8 +138,10 @@ inline void finish(
 }
 
 // x [rows, inputs] -> out [rows, outputs], or [rows, outputs / 2] for SWIGLU, whose halves are a multiple of 32 wide.
-// Called by every thread of a team; returns when all of it is there.
-inline void run_linear(const Linear& linear, Mode mode, const float* x, int64_t rows, float* out) {
+// `rounded` is x by `run_round`, for weights that take dots. Called by every thread of a team; returns when all is there.
+inline void run_linear(
+    const Linear& linear, Mode mode, const float* x, const void* rounded, int64_t rows, float* out
+) {
     const int64_t width = mode == SWIGLU ? linear.outputs / 2 : linear.outputs;
     const int64_t panels = up(width, COLUMNS), blocks = up(rows, ROW_BLOCK);
     const int64_t block = up(rows, blocks);
@@ -140,9 +150,8 @@ inline void run_linear(const Linear& linear, Mode mode, const float* x, int64_t 
     for (int64_t task = 0; task < panels * blocks; task++) {
         const int64_t panel = task % panels, first = task / panels * block;
         const int64_t count = rows - first < block ? rows - first : block;
-        const float* const from = x + first * linear.inputs;
-        multiply(linear, mode == SWIGLU ? panel + panels : panel, from, linear.inputs, count, sums);
-        if (mode == SWIGLU) multiply(linear, panel, from, linear.inputs, count, gates);
+        multiply(linear, mode == SWIGLU ? panel + panels : panel, x, rounded, first, count, sums);
+        if (mode == SWIGLU) multiply(linear, panel, x, rounded, first, count, gates);
         finish(mode, linear, panel, sums, gates, count, out + first * width, width);
     }
 }
@@ -162,10 +171,32 @@ inline void norm_row(const float* x, int64_t width, const float* weight, float e
     for (int64_t j = 0; j < width; j++) out[j] = x[j] * factor * weight[j];
 }
 
-// Each row of x [rows, width] normalised. Called by every thread of a team.
-inline void run_norm(const float* x, int64_t rows, int64_t width, const float* weight, float eps, float* out) {
+inline int64_t floats_to_round(int64_t rows, int64_t inputs) {
+    return rows * up(inputs, GROUP) * (int64_t)(sizeof(Inputs8) / sizeof(float));
+}
+
+// Each row of x [rows, inputs] normalised, where there is a `norm`, and rounded, where `linear` needs it, which is to take
+// it next. Returns what it takes: x or `normed`. Called by every thread of a team.
+inline const float* run_prepare(
+    const Linear& linear, const float* x, int64_t rows, const float* norm, float eps, float* normed, void* rounded
+) {
+    const int64_t inputs = linear.inputs;
+    const bool rounds = takes_dots(linear.form);
+    if (!norm && !rounds) return x;
 #pragma omp for schedule(static)
-    for (int64_t r = 0; r < rows; r++) norm_row(x + r * width, width, weight, eps, out + r * width);
+    for (int64_t r = 0; r < rows; r++) {
+        const float* row = x + r * inputs;
+        if (norm) {
+            norm_row(row, inputs, norm, eps, normed + r * inputs);
+            row = normed + r * inputs;
+        }
+        if (!rounds) continue;
+        if (linear.form == INT8)
+            round_row(row, inputs, (Inputs8*)rounded + r * up(inputs, GROUP));
+        else
+            round_row(row, inputs, (Inputs4*)rounded + r * up(inputs, GROUP));
+    }
+    return norm ? normed : x;
 }
 
 }  // namespace

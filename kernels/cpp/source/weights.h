@@ -2,11 +2,12 @@
 //
 //   panel: the weights of 32 outputs   [ group of 32 inputs | group | ... ]      outputs and inputs padded with zeros
 //   group: [ header, 32 words | words ]  a word holds the next inputs' numbers of one output, 32 / bits of them, the
-//                                        first in its lowest bits; 32 words, one an output, stand in a row
+//                                        first in its lowest bits; 32 words, one an output, stand in a row.
+//                                        Of eight 4-bit numbers the first four are the lower halves of its bytes
 //
 //   float32   no header   w = the word
 //   bf16      no header   w = a half of it
-//   int8      scale       w = q * scale            q in -127 .. 127, scale float32
+//   int8      scale       w = (q - 128) * scale    q in 1 .. 255, scale float32
 //   int4      scale, min  w = q * scale + min      q in 0 .. 15, both in 16 bits, the scale in the lower half
 //
 // Fields of a word are taken out with shifts in the lane they stand in: widening single bytes costs several times more.
@@ -37,9 +38,11 @@ struct Int8Weights {
         for (int v = 0; v < VECTORS; v++) scale[v] = load((const float*)group + v * LANES);
     }
     Floats get(Words word, int place, int v) const {
-        return __builtin_convertvector((Ints)(word << (24 - 8 * place)) >> 24, Floats) * scale[v];
+        return __builtin_convertvector((Ints)((word >> (8 * place)) & 255) - 128, Floats) * scale[v];
     }
 };
+
+constexpr int shift4(int place) { return place % 4 * 8 + place / 4 * 4; }
 
 struct Int4Weights {
     static constexpr int bits = 4, header = COLUMNS * 4;
@@ -52,7 +55,7 @@ struct Int4Weights {
         }
     }
     Floats get(Words word, int place, int v) const {
-        return __builtin_convertvector((Ints)((word >> (4 * place)) & 15), Floats) * scale[v] + least[v];
+        return __builtin_convertvector((Ints)((word >> shift4(place)) & 15), Floats) * scale[v] + least[v];
     }
 };
 
@@ -109,7 +112,7 @@ inline void pack_group(int32_t form, const float* values, char* group, int colum
         words += COLUMNS;
         for (int k = 0; k < GROUP; k++) {
             const int q = (int)std::nearbyint(values[k] * inverse);
-            words[k / 4 * COLUMNS] |= (uint32_t)(q & 255) << (k % 4 * 8);
+            words[k / 4 * COLUMNS] |= (uint32_t)(q + 128) << (k % 4 * 8);
         }
     } else {
         float scale, least;
@@ -122,7 +125,7 @@ inline void pack_group(int32_t form, const float* values, char* group, int colum
         words += COLUMNS;
         for (int k = 0; k < GROUP; k++) {
             const float q = std::nearbyint((values[k] - least) * inverse);
-            words[k / 8 * COLUMNS] |= (uint32_t)(q < 0 ? 0 : q > 15 ? 15 : q) << (k % 8 * 4);
+            words[k / 8 * COLUMNS] |= (uint32_t)(q < 0 ? 0 : q > 15 ? 15 : q) << shift4(k % 8);
         }
     }
 }

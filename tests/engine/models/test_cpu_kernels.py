@@ -12,18 +12,8 @@ from engine import models
 from engine.config import EngineConfig
 from engine.models.loading import LoadedModel
 from kernels import ops
+from pagechat.bench import quality
 from tests.models import tiny_llama
-
-TEXT = """\
-Paging was invented so that programs could use more memory than a machine had. The operating system
-divides memory into pages of one size, keeps a table for each program, and brings a page in when it
-is first touched. The same idea serves language models: the keys and values of a conversation are
-kept in blocks, and a table says where each block lies. A block that two conversations have in
-common is stored once. When memory runs out, the blocks that nobody has used for the longest time
-are given to somebody else. In the morning the sun rose over the hills, and the farmer went out to
-look at his fields. He had planted wheat in the north and barley in the south, and he hoped for
-rain.
-""".replace("\n", " ")
 
 
 def load(path: Path, **settings: object) -> LoadedModel:
@@ -114,20 +104,14 @@ def test_other_pools_at_the_same_addresses_are_other_pools(tmp_path: Path) -> No
 @pytest.mark.usefixtures("needs_kernels")
 def test_what_auto_chooses_is_as_good_as_the_checkpoint(smollm2: Path) -> None:
     """Perplexity within 1 % of the checkpoint's own numbers in float32; 4 bits, because its file has no more."""
-    from tokenizers import Tokenizer
-
-    ids = Tokenizer.from_file(str(smollm2 / "tokenizer.json")).encode(TEXT).ids
+    ids = quality.first_tokens(smollm2, quality.PASSAGE.read_text(encoding="utf-8"), 2048)
     exact, chosen = load(smollm2, dtype="float32"), load(smollm2)
     assert (exact.info.weights_dtype, chosen.info.weights_dtype) == ("bf16", "int4")
     assert (exact.info.kv_dtype, chosen.info.kv_dtype) == ("float32", "bfloat16")
-    ours, reference = logits(chosen, ids), logits(exact, ids)
+    ours, reference = quality.read(chosen, ids), quality.read(exact, ids)
 
-    assert perplexity(ours, ids) == pytest.approx(perplexity(reference, ids), rel=0.01)
-    assert (ours.argmax(1) == reference.argmax(1)).float().mean() > 0.97
-
-
-def perplexity(logits: torch.Tensor, ids: list[int]) -> float:
-    return float(torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:])).exp())
+    assert ours.perplexity == pytest.approx(reference.perplexity, rel=0.01)
+    assert ours.agreement(reference) > 0.95
 
 
 @pytest.mark.usefixtures("needs_kernels")

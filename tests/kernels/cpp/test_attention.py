@@ -21,6 +21,14 @@ def test_a_mixed_batch_attends_as_plain_attention_does(block_size: int, heads: i
     torch.testing.assert_close(attend(scene, heads, 0.25), expected(scene, heads, 0.25), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("head_dim", [20, 32, 64, 72, 128])
+def test_heads_of_other_widths(head_dim: int) -> None:
+    """32 columns are a panel, 8 words are transposed at a time; what is left over is done otherwise."""
+    scene = make_scene([*BORDERS, (300, 5)], 6, 2, 16, compiled=True, head_dim=head_dim)
+
+    torch.testing.assert_close(attend(scene, 6, 0.25), expected(scene, 6, 0.25), rtol=1e-5, atol=1e-5)
+
+
 def test_long_contexts() -> None:
     scene = make_scene(LONG, 6, 2, 16, compiled=True)
 
@@ -33,8 +41,9 @@ def test_more_heads_to_a_key_than_a_task_takes() -> None:
     torch.testing.assert_close(attend(scene, 128, 0.25), expected(scene, 128, 0.25), rtol=1e-5, atol=1e-5)
 
 
-def test_a_bfloat16_pool_gives_what_its_rounded_numbers_give() -> None:
-    exact, rounded = (make_scene(BORDERS, 6, 2, 16, compiled=True) for _ in range(2))
+@pytest.mark.parametrize("head_dim", [16, 20, 64, 72])
+def test_a_bfloat16_pool_gives_what_its_rounded_numbers_give(head_dim: int) -> None:
+    exact, rounded = (make_scene(BORDERS, 6, 2, 16, compiled=True, head_dim=head_dim) for _ in range(2))
     rounded.kv = rounded.kv.bfloat16()
     exact.kv = exact.kv.bfloat16().float()
     exact.qkv[:, 6:] = exact.qkv[:, 6:].bfloat16().float()
