@@ -26,7 +26,7 @@ from pagechat.app.client_api import Client
 from pagechat.app.commands.all import BY_ID, COMMANDS
 from pagechat.app.commands.servers import remember as remember_model
 from pagechat.app.keeper import Keeper
-from pagechat.app.keys import read_alt_digits
+from pagechat.app.keys import read_alt_keys
 from pagechat.app.letters import Letters
 from pagechat.app.link import Link, LinkState
 from pagechat.app.plain import AsciiGlyphs
@@ -75,7 +75,7 @@ class PagechatApp(App[None]):
         soon as the engine is ready."""
         self._themes, self._theme_problems = themes or load_themes()
         super().__init__()
-        read_alt_digits()
+        read_alt_keys()
         self._open_client = open_client
         self.servers = servers
         self._wanted_theme = theme
