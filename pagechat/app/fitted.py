@@ -1,5 +1,5 @@
-"""What every app of ours does for the terminal it runs on: our themes, fewer colours or none, ASCII, a terminal that
-goes away."""
+"""What every app of ours does for the terminal it runs on: our themes, fewer colours or none, ASCII, nothing it
+would obey, one that goes away."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from textual.filter import LineFilter
 from textual.theme import Theme
 
 from pagechat.app import plain
+from pagechat.app.harmless import Harmless
 from pagechat.app.plain import AsciiGlyphs
 from pagechat.app.terminal import FEW_COLORS_THEME, lasting, without_colors
 from pagechat.themes import DEFAULT_THEME, our_variables
@@ -26,7 +27,7 @@ class FittedApp(App[None]):
 
     def __init__(self, themes: Iterable[Theme]) -> None:
         super().__init__()
-        self._glyph_filters = [AsciiGlyphs()] if plain.wanted() else []
+        self._own_filters = [*([AsciiGlyphs()] if plain.wanted() else []), Harmless()]
         self.take_themes(themes)
         self.theme = DEFAULT_THEME
 
@@ -48,7 +49,7 @@ class FittedApp(App[None]):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         filters = super().get_line_filters()
-        return [*(without_colors(filters) if self.no_color else filters), *self._glyph_filters]
+        return [*(without_colors(filters) if self.no_color else filters), *self._own_filters]
 
     def get_driver_class(self) -> type[Driver]:
         return lasting(super().get_driver_class())

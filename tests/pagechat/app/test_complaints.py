@@ -32,11 +32,13 @@ import pyte
 import pytest
 from textual._xterm_parser import XTermParser
 from textual.drivers.headless_driver import HeadlessDriver
+from textual.pilot import Pilot
 from wcwidth import wcswidth
 
 from engine.protocol import LoadProgress
 from pagechat.app.app import PagechatApp
 from pagechat.app.screens.dialogs import Confirm
+from pagechat.app.widgets.composer import Composer
 from pagechat.app.widgets.messages import Prose
 from pagechat.app.widgets.transcript import MOST, Transcript
 from pagechat.store import Store
@@ -160,8 +162,7 @@ async def test_complaint_7_text_within_our_own_sentences(open_app: OpenApp) -> N
         for notice in (f"/preset {evil}", f"/import /nowhere/{evil}", f"/set {evil} 1"):
             await command(app, pilot, notice)
             await wait_until(pilot, lambda: any("[/dim]" in one.message for one in app._notifications))
-            await pilot.pause()
-            assert "[/dim]" in screen_text(app)
+            await wait_until(pilot, lambda: "[/dim]" in screen_text(app))
             app.clear_notifications()
         app.main.composer.text = ""
         message = await answered(app, pilot, evil)
@@ -182,6 +183,8 @@ async def test_complaint_8_escapes_are_printed_raw(open_app: OpenApp, monkeypatc
     daemon = FakeDaemon(script=lambda _: [*evil, "\n\n```\n", *evil, "\n```\n\n[x](https://a.example/", *evil, ")"])
     async with open_app(daemon) as (app, pilot):
         with wired(app, monkeypatch) as wire:
+            app.main.composer.fill(evil)  # as a paste, or an edited message of an imported chat
+            await wait_until(pilot, lambda: "owned" in "\n".join(wire.screen.display))
             await say(app, pilot, evil)
             app.tabs.active.rename(evil)
             app.notify(app.tabs.active.label, markup=False)
@@ -213,20 +216,22 @@ async def test_complaint_13_an_open_fence_goes_blank(open_app: OpenApp) -> None:
         await say(app, pilot, "code")
         daemon.go(7)
         await wait_until(pilot, lambda: "line_5 = 5" in screen_text(app))
-        changes = [lambda: pilot.press("f3"), lambda: pilot.press("f3"), lambda: pilot.press("alt+up")]
-        for change in changes:
-            await change()
-            await pilot.pause(0.1)
-            assert all(f"line_{n} = {n}" in screen_text(app) for n in range(6))
+        for key in ("f3", "f3", "alt+up"):
+            await pilot.press(key)
+            await still_there(app, pilot)
         for theme in ("paper", "high-contrast", "textual-dark", "pagechat-dark"):
             app.theme = theme
-            await pilot.pause(0.1)
-            assert all(f"line_{n} = {n}" in screen_text(app) for n in range(6))
+            await still_there(app, pilot)
         daemon.go(2)
         await wait_until(pilot, lambda: not app.tabs.streaming and drawn(app))
         app.theme = "paper"
-        await pilot.pause(0.1)
-        assert all(f"line_{n} = {n}" in screen_text(app) for n in range(6))
+        await still_there(app, pilot)
+
+
+async def still_there(app: PagechatApp, pilot: Pilot[None]) -> None:
+    """All of the code, after what was done has been drawn."""
+    await pilot.pause(0.2)
+    await wait_until(pilot, lambda: all(f"line_{n} = {n}" in screen_text(app) for n in range(6)))
 
 
 async def test_complaint_14_a_session_of_hours_gets_slow(open_app: OpenApp) -> None:
@@ -299,13 +304,14 @@ async def test_complaint_19_a_long_session_jumps_to_its_beginning(open_app: Open
         await wait_until(pilot, lambda: f"message {MOST + 9}" in rendered(app))
         while len(transcript._mounted) < MOST:  # so many that the next ones drive the first ones out
             await transcript.show_earlier()
+            await pilot.pause()
         transcript.anchor()
         await wait_until(pilot, lambda: transcript.is_vertical_scroll_end)
         for number in range(4):
             await say(app, pilot, f"question {number}")
             while app.tabs.streaming:
                 await pilot.pause(0.02)
-                assert transcript.max_scroll_y - transcript.scroll_y <= 2 * 24  # a frame may be under way
+                assert transcript.scroll_y > transcript.max_scroll_y / 2  # a frame may be under way
             await wait_until(pilot, lambda: drawn(app) and transcript.is_vertical_scroll_end)
         assert transcript._begin > 0
 
@@ -369,14 +375,20 @@ async def test_complaint_29_the_input_methods_box_is_far_from_the_cursor(
     """Input methods show their candidates where the terminal's own cursor stands: it must stand in the input."""
     async with open_app(FakeDaemon()) as (app, pilot):
         with wired(app, monkeypatch) as wire:
-            composer = app.main.composer
+            composer, text = app.main.composer, ""
             for keys in ("日本語", "かな", "\n", "漢", "\n\n", "字"):  # the input grows upwards with its lines
                 typed(app, keys)
-                await pilot.pause(0.3)
-                x, y = composer.cursor_screen_offset
-                assert (wire.screen.cursor.x, wire.screen.cursor.y) == (x, y)
-                line = wire.screen.buffer[y]
-                assert line[x - 2].data == keys[-1] or keys.endswith("\n")
+                text += keys
+                await wait_until(pilot, lambda text=text: composer.text == text)
+                await pilot.pause(0.2)  # it is laid out again
+                await wait_until(pilot, lambda last=keys[-1]: stands(wire, composer, last))
+
+
+def stands(wire: Wire, composer: Composer, last: str) -> bool:
+    """The terminal's cursor is where the composer's is, behind the last character, or at the beginning of a line."""
+    x, y = composer.cursor_screen_offset
+    at = wire.screen.cursor.x, wire.screen.cursor.y
+    return at == (x, y) and last in ("\n", wire.screen.buffer[y][x - 2].data)
 
 
 # -- widths ------------------------------------------------------------------------------------------

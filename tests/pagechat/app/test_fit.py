@@ -51,7 +51,7 @@ async def test_without_unicode_every_glyph_of_ours_is_ascii(open_app: OpenApp, m
         for key in ("f3", "2", "3", "4", "5", "6", "7"):
             await pilot.press(key)
             await pilot.pause(0.2)
-            lines = [strip.apply_filter(app._glyph_filters[0], app.background_colors[1]) for strip in strips(app)]
+            lines = [strip.apply_filter(app._own_filters[0], app.background_colors[1]) for strip in strips(app)]
             shown = "".join(line.text for line in lines)
             assert shown.isascii(), sorted({letter for letter in shown if not letter.isascii()})
 
@@ -108,7 +108,7 @@ async def test_a_replay_fits_the_terminal_too(tmp_path: Path, monkeypatch: pytes
     app = ReplayApp(recording)
     async with app.run_test(size=(100, 30)) as pilot:
         await wait_until(pilot, lambda: app.player.index > 2)
-        lines = [strip.apply_filter(app._glyph_filters[0], app.background_colors[1]) for strip in strips(app)]
+        lines = [strip.apply_filter(app._own_filters[0], app.background_colors[1]) for strip in strips(app)]
         assert "".join(line.text for line in lines).isascii()
         assert all(style.color is None or style.color.is_default for style in styles(app))
         assert all(style.bgcolor is None or style.bgcolor.is_default for style in styles(app))
