@@ -222,7 +222,7 @@ async def test_complaint_13_an_open_fence_goes_blank(open_app: OpenApp) -> None:
         for theme in ("paper", "high-contrast", "textual-dark", "pagechat-dark"):
             app.theme = theme
             await still_there(app, pilot)
-        daemon.go(2)
+        daemon.go(20)
         await wait_until(pilot, lambda: not app.tabs.streaming and drawn(app))
         app.theme = "paper"
         await still_there(app, pilot)
