@@ -33,7 +33,7 @@ BUSY_TIMEOUT_S = 3.0
 
 _QUEUE = "queue:"
 """Before the id of a chat: the key of its waiting prompts in `state`."""
-_CHAT = "chats.id, title, chats.created, updated, settings, parent, forked_at"
+_CHAT = "chats.id, title, chats.created, updated, settings, parent, forked_at, priority"
 
 
 class StoreError(Exception):
@@ -56,6 +56,8 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """The chat it was forked from."""
     forked_at: int | None = None
     """Messages it had in common with its parent then."""
+    priority: int = 0
+    """Of its requests: the lower is served first."""
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +146,10 @@ class Store:
         with self._transaction() as db:
             text = msgspec.json.encode(settings).decode()
             db.execute("UPDATE chats SET settings = ? WHERE id = ?", (text, chat_id))
+
+    def set_priority(self, chat_id: str, priority: int) -> None:
+        with self._transaction() as db:
+            db.execute("UPDATE chats SET priority = ? WHERE id = ?", (priority, chat_id))
 
     def delete_chat(self, chat_id: str) -> None:
         """The chat and all its messages, for good."""
@@ -344,4 +350,5 @@ def _chat(row: tuple[Any, ...]) -> Chat:
         settings=_facts(row[4]),
         parent=row[5],
         forked_at=row[6],
+        priority=row[7],
     )

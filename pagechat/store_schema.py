@@ -2,14 +2,14 @@
 
 Version 1 had chats and messages. Version 2 adds settings and parents of chats, deletion that can be undone, and the
 full text of all messages (SQLite's FTS5). A message enters that index when it is complete: re-indexing a growing
-answer twice a second would be wasted work.
+answer twice a second would be wasted work. Version 3 adds priorities of chats.
 """
 
 from __future__ import annotations
 
 import sqlite3
 
-VERSION = 2
+VERSION = 3
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS chats (
@@ -46,6 +46,10 @@ CREATE TRIGGER messages_removed AFTER DELETE ON messages BEGIN
 END;
 """
 
+_VERSION_3 = """
+ALTER TABLE chats ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
+"""
+
 
 def prepare(db: sqlite3.Connection) -> int:
     """Bring the file to `VERSION` and return the version found; nothing is done to one from a newer pagechat."""
@@ -56,7 +60,7 @@ def prepare(db: sqlite3.Connection) -> int:
         db.execute("BEGIN IMMEDIATE")
         try:
             now = db.execute("PRAGMA user_version").fetchone()[0]
-            for version, script in ((1, _TABLES), (2, _VERSION_2)):
+            for version, script in ((1, _TABLES), (2, _VERSION_2), (3, _VERSION_3)):
                 if now < version:
                     for statement in _statements(script):
                         db.execute(statement)

@@ -1,4 +1,4 @@
-"""Text from outside made safe to show in a terminal: one function, used wherever such text reaches a screen.
+"""Text from outside made safe to show in a terminal: `sanitize`, used wherever such text reaches a screen.
 
 A model, a user, a file or another client may send any character. Terminals obey some of them (ESC, C1
 control bytes), reorder by others (bidi controls) and cannot encode some (lone surrogates). They become
@@ -17,6 +17,8 @@ _MARKS: dict[int, str] = {
     **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),  # lone surrogates cannot be encoded
 }
 
+_NOTHING = {**dict.fromkeys((*range(0x20), *_MARKS), ""), **dict.fromkeys(range(0xD800, 0xE000), "\ufffd")}
+
 
 def sanitize(text: str) -> str:
     """`text` with every control that a terminal could act on replaced by a visible mark.
@@ -30,3 +32,8 @@ def sanitize(text: str) -> str:
 def one_line(text: str) -> str:
     """On one line, and safe for a terminal."""
     return " ".join(sanitize(text).split())
+
+
+def without_controls(text: str) -> str:
+    """One line without any of these controls, newlines and tabs too: what remains is as wide as before."""
+    return text.translate(_NOTHING)

@@ -10,38 +10,35 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
-from textual.driver import Driver
-from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 
 from engine.protocol import Snapshot
-from pagechat.app import clipboard, keymap, plain
+from pagechat.app import clipboard, keymap
 from pagechat.app.client_api import Client
 from pagechat.app.commands.all import BY_ID, COMMANDS
 from pagechat.app.commands.servers import remember as remember_model
+from pagechat.app.fitted import FittedApp
 from pagechat.app.keeper import Keeper
-from pagechat.app.keys import read_alt_digits
+from pagechat.app.keys import read_alt_keys
 from pagechat.app.letters import Letters
 from pagechat.app.link import Link, LinkState
-from pagechat.app.plain import AsciiGlyphs
 from pagechat.app.pool_view import PoolView
 from pagechat.app.screens.dialogs import Confirm
 from pagechat.app.screens.help import HelpScreen
 from pagechat.app.screens.main import MainScreen
 from pagechat.app.servers import Servers
 from pagechat.app.tabs import Tabs
-from pagechat.app.terminal import FEW_COLORS_THEME, lasting, without_colors
+from pagechat.app.terminal import FEW_COLORS_THEME
 from pagechat.app.tour import Tour
 from pagechat.app.widgets.tour_card import TourCard
 from pagechat.store import Store, StoreError
 from pagechat.text_safety import sanitize
-from pagechat.themes import DEFAULT_THEME, ThemeProblem, load_themes, our_variables, user_theme_stamp
+from pagechat.themes import DEFAULT_THEME, ThemeProblem, load_themes, user_theme_stamp
 
 PROBLEM_S = 20.0
 """What a person has to do something about stays so long: it may come while they wait for the engine."""
@@ -54,11 +51,9 @@ CTRL_C_S = 3.0
 """Two ctrl+c within this time quit."""
 
 
-class PagechatApp(App[None]):
+class PagechatApp(FittedApp):
     """The app over any `Client`; `open_client` finds or starts a daemon and connects."""
 
-    TITLE = "pagechat"
-    CSS_PATH: ClassVar = [Path("app.tcss"), Path("screens/main.tcss")]  # at once: a screen's own is read a second time
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", show=False, priority=True)]
 
     def __init__(
@@ -73,9 +68,9 @@ class PagechatApp(App[None]):
     ) -> None:
         """`servers`: where what `open_client` opens can be changed; None: it cannot. `tour`: the guided tour runs as
         soon as the engine is ready."""
-        self._themes, self._theme_problems = themes or load_themes()
-        super().__init__()
-        read_alt_digits()
+        loaded, self._theme_problems = themes or load_themes()
+        super().__init__(loaded)
+        read_alt_keys()
         self._open_client = open_client
         self.servers = servers
         self._wanted_theme = theme
@@ -90,19 +85,7 @@ class PagechatApp(App[None]):
         self._tasks: list[asyncio.Task[None]] = []
         self._ctrl_c_at = -CTRL_C_S
         self._leaving = False
-        self._glyph_filters = [AsciiGlyphs()] if plain.wanted() else []
         self._theme_files = user_theme_stamp()
-        for loaded in self._themes:
-            self.register_theme(loaded)
-        self.theme = DEFAULT_THEME
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Our own variables, for Textual's own themes, which have none of them."""
-        return our_variables()
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        filters = super().get_line_filters()
-        return [*(without_colors(filters) if self.no_color else filters), *self._glyph_filters]
 
     def get_default_screen(self) -> Screen[None]:
         """The main one from the start: an empty one below it would be laid out and drawn first."""
@@ -124,9 +107,6 @@ class PagechatApp(App[None]):
         self.main.call_after_refresh(self._tell_key_problems, wrong_keys)
         self.main.call_after_refresh(self._tell_theme_problems)
 
-    def get_driver_class(self) -> type[Driver]:
-        return lasting(super().get_driver_class())
-
     # -- themes --------------------------------------------------------------------------------
 
     async def _choose_theme(self) -> None:
@@ -134,12 +114,7 @@ class PagechatApp(App[None]):
             remembered = await self.keeper.call(self.keeper.store.recall, "theme")
         except StoreError:
             remembered = None
-        theme = self._wanted_theme or remembered
-        few = self.no_color or self.console.color_system == "standard"
-        if few and not self._wanted_theme:
-            self.theme = FEW_COLORS_THEME
-        elif theme in self.available_themes:
-            self.theme = theme
+        self.choose_theme(self._wanted_theme, remembered)
 
     def _tell_key_problems(self, problems: Sequence[str]) -> None:
         for problem in problems:
@@ -156,9 +131,8 @@ class PagechatApp(App[None]):
         if stamp == self._theme_files:
             return
         self._theme_files = stamp
-        self._themes, self._theme_problems = load_themes()
-        for loaded in self._themes:
-            self.register_theme(loaded)
+        loaded, self._theme_problems = load_themes()
+        self.take_themes(loaded)
         worn = self.theme
         self.theme = DEFAULT_THEME if worn != DEFAULT_THEME else "textual-dark"
         self.theme = worn

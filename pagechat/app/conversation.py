@@ -69,6 +69,7 @@ class Conversation:
     """Title in the store; None: the chat is not there yet."""
     saved_settings: ChatSettings = field(default_factory=ChatSettings)
     saved_queue: tuple[str, ...] = ()
+    saved_priority: int = 0
 
     @classmethod
     def restored(cls, chat: Chat, messages: Iterable[StoredMessage], queue: Iterable[str] = ()) -> Conversation:
@@ -88,7 +89,13 @@ class Conversation:
             queue=queue,
             held=bool(queue),
             saved_queue=tuple(queue),
+            priority=chat.priority,
+            saved_priority=chat.priority,
         )
+
+    def forget_saved(self) -> None:
+        """The store has nothing of the chat itself."""
+        self.saved_title, self.saved_settings, self.saved_queue, self.saved_priority = None, ChatSettings(), (), 0
 
     @property
     def answer(self) -> Message | None:

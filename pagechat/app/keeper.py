@@ -42,15 +42,17 @@ class _Chat:
     title: str
     settings: ChatSettings
     queue: tuple[str, ...]
+    priority: int
 
     @classmethod
     def of(cls, conversation: Conversation) -> _Chat:
-        return cls(conversation.title, conversation.settings, tuple(conversation.queue))
+        return cls(conversation.title, conversation.settings, tuple(conversation.queue), conversation.priority)
 
     @classmethod
     def saved(cls, conversation: Conversation) -> _Chat:
         """What the store has of it."""
-        return cls(conversation.saved_title or "", conversation.saved_settings, conversation.saved_queue)
+        title = conversation.saved_title or ""
+        return cls(title, conversation.saved_settings, conversation.saved_queue, conversation.saved_priority)
 
 
 class Keeper:
@@ -153,12 +155,15 @@ class Keeper:
         if chat.settings != conversation.saved_settings:
             self.store.set_settings(conversation.id, chat.settings.as_dict())
             conversation.saved_settings = chat.settings
+        if chat.priority != conversation.saved_priority:
+            self.store.set_priority(conversation.id, chat.priority)
+            conversation.saved_priority = chat.priority
         if chat.queue != conversation.saved_queue:
             self.store.set_queue(conversation.id, list(chat.queue))
             conversation.saved_queue = chat.queue
             if not chat.queue and conversation.blank and not conversation.dropped:  # all it ever had was taken back
                 self.store.delete_chat(conversation.id)
-                conversation.saved_title = None
+                conversation.forget_saved()
         for write in writes:
             self._write_message(conversation, chat, write)
             self._saved[write.message] = write.version
@@ -183,6 +188,6 @@ class Keeper:
         """The store is empty: nothing of what is open is in it."""
         self._saved.clear()
         for conversation in self._watched.values():
-            conversation.saved_title, conversation.saved_settings, conversation.saved_queue = None, ChatSettings(), ()
+            conversation.forget_saved()
             for message in (*conversation.messages, *conversation.dropped):
                 message.stored_id = None

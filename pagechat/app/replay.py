@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
@@ -14,6 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from pagechat.app.commands.memory import PANELS
+from pagechat.app.fitted import FittedApp
 from pagechat.app.gauges import Gauges
 from pagechat.app.panels import PaneData
 from pagechat.app.player import SPEEDS, Player
@@ -22,7 +22,7 @@ from pagechat.app.widgets.line import Line
 from pagechat.app.widgets.memory_pane import MemoryPane
 from pagechat.recording import Recording
 from pagechat.text_safety import sanitize
-from pagechat.themes import DEFAULT_THEME, load_themes, our_variables
+from pagechat.themes import load_themes
 
 TICK_S = 0.1
 JUMP_S = 10.0
@@ -159,23 +159,16 @@ class ReplayScreen(Screen[None]):
             self.action_step(1)
 
 
-class ReplayApp(App[None]):
+class ReplayApp(FittedApp):
     """Plays one recording."""
 
-    TITLE = "pagechat"
-    CSS_PATH: ClassVar = [Path("app.tcss"), Path("screens/main.tcss")]
-
     def __init__(self, recording: Recording, *, theme: str | None = None) -> None:
-        super().__init__()
-        for loaded in load_themes()[0]:
-            self.register_theme(loaded)
-        self.theme = theme or DEFAULT_THEME
+        super().__init__(load_themes()[0])
+        self._wanted_theme = theme
         self.player = Player(recording)
 
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return our_variables()
-
     def on_mount(self) -> None:
+        self.choose_theme(self._wanted_theme)
         self.player.playing = True
         self.push_screen(ReplayScreen(self.player))
 

@@ -54,6 +54,7 @@ class Tour:
             self.screen.memory_pane.show_panel(step.panel)
             self._card.tell(head, step.text, Content.styled("watch the map …", "$muted"))
             await step.act(self)
+            self.screen.to_map()  # in a small terminal only one of chat and map is seen
             shown = await self._wait(step)
             last = number == len(STEPS)
             then = "f8: end of the tour, the app stays" if last else "f8: on"

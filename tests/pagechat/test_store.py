@@ -220,6 +220,21 @@ def test_a_file_of_version_1_is_brought_up_to_date_with_everything_in_it(path: P
     store = Store(path)
     assert [(chat.title, chat.settings, chat.parent) for chat in store.chats()] == [("essay", {}, None)]
     assert [hit.message_id for hit in store.search("page")] == [store.messages("essay")[0].id]
+    store.set_priority("essay", 1)
+    assert [chat.priority for chat in Store(path).chats()] == [1]
+
+
+def test_a_file_of_version_2_keeps_its_chats_and_gets_priorities(path: Path) -> None:
+    # given a history of before priorities were kept
+    path.parent.mkdir()
+    with sqlite3.connect(path) as old:
+        old.executescript(store_schema._TABLES + store_schema._VERSION_2 + "PRAGMA user_version = 2;")
+        old.execute(
+            "INSERT INTO chats (id, title, created, updated, settings, parent, forked_at) "
+            "VALUES ('essay', 'essay', 1, 1, '{\"temperature\":0.5}', 'other', 4)"
+        )
+    (chat,) = Store(path).chats()
+    assert (chat.settings, chat.parent, chat.forked_at, chat.priority) == ({"temperature": 0.5}, "other", 4, 0)
 
 
 def test_search_finds_beginnings_of_words_whatever_their_case_and_accents(path: Path) -> None:
@@ -287,17 +302,19 @@ def test_what_was_deleted_comes_back_to_its_place_until_it_is_purged(path: Path)
     assert [m.content for m in store.messages(chat.id)] == ["two", "three"]
 
 
-def test_a_chat_remembers_its_settings_and_what_it_was_forked_from(path: Path) -> None:
+def test_a_chat_remembers_its_settings_its_priority_and_what_it_was_forked_from(path: Path) -> None:
     store = Store(path)
     parent = store.create_chat("essay")
     child = store.create_chat("essay'", parent=parent.id, forked_at=4)
     store.set_settings(child.id, {"system": "Be brief.", "temperature": 0.2})
+    store.set_priority(child.id, -2)
     found = Store(path).find_chat(child.id)
     assert found is not None
-    assert (found.settings, found.parent, found.forked_at) == (
+    assert (found.settings, found.parent, found.forked_at, found.priority) == (
         {"system": "Be brief.", "temperature": 0.2},
         parent.id,
         4,
+        -2,
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from pagechat.text_safety import sanitize
+from pagechat.text_safety import sanitize, without_controls
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=80))
@@ -27,3 +28,12 @@ def test_ordinary_text_stays_as_it_is() -> None:
 
 def test_windows_line_ends_become_newlines() -> None:
     assert sanitize("a\r\nb") == "a\nb"
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=80))
+def test_what_is_drawn_as_it_is_keeps_its_width_without_controls(text: str) -> None:
+    shown = without_controls(text)
+    assert shown == without_controls(sanitize(shown)) == sanitize(shown)  # there is nothing left to mark
+    assert "\n" not in shown
+    assert "\t" not in shown
+    assert cell_len(shown) == cell_len(text)

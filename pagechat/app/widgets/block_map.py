@@ -1,12 +1,6 @@
 """The live map of the block pool: one widget, drawn by lines, redrawn only where blocks changed.
 
-```
-zoom -1  ▃ one cell for many blocks: how many are used, in the colour of who has most of them; any pool in one view
-zoom 0   ▀ two blocks a cell, colour only: the whole of a large pool at a glance
-zoom 1   a one cell a block: letter of the owner, UPPER CASE when shared, ▃ the block being filled
-zoom 2   a▃ two cells a block: letter and fill
-```
-A line shows places; which block stands at a place is a matter of the arrangement.
+A line shows places (`map_grid.py`); which block stands at a place is a matter of the arrangement.
 """
 
 from __future__ import annotations
@@ -26,14 +20,11 @@ from textual.strip import Strip
 from pagechat.app.arrangement import ORDERS, Arrangement, Order
 from pagechat.app.commands.all import COMMANDS
 from pagechat.app.pool_view import PoolView
+from pagechat.app.widgets.map_grid import DENSITY, LETTERS, LETTERS_AND_FILL, OVERVIEW, Grid, best_zoom
 from pagechat.app.widgets.map_styles import FILLS, MapStyles, Over, density, look, overview_color
 
-DENSITY, OVERVIEW, LETTERS, LETTERS_AND_FILL = -1, 0, 1, 2
-"""The zooms."""
 LINES_A_FRAME = 8
 FLASH_GLYPHS = {"copy": "+", "evict": "x", "preempt": "!"}
-OVERVIEW_SCREENS = 8
-"""A pool that needs more screens than this at one zoom starts at the one before it."""
 
 
 class BlockMap(ScrollView, can_focus=True):
@@ -79,12 +70,7 @@ class BlockMap(ScrollView, can_focus=True):
         self._blocks = 0
         self._late: set[int] = set()
         """Lines that look different and are still to be drawn."""
-        self._label_width = 0
-        self.per_row = 1
-        """Blocks in one row of the grid: a multiple of eight, where there is room. Cells, at the density zoom."""
-        self._group = 1
-        """Blocks that share a cell: as few as show the whole pool, at the density zoom."""
-        self._blocks_per_line = 1
+        self.grid = Grid()
 
     # -- geometry ------------------------------------------------------------------------------
 
@@ -93,36 +79,14 @@ class BlockMap(ScrollView, can_focus=True):
         """Cells to draw in, scrollbar left out."""
         return self.scrollable_content_region.size
 
-    def _measure(self) -> None:
-        """What follows from the sizes of pool and widget, and the zoom. Asked for thousands of times a redraw."""
-        room, blocks = self._room, self.view.num_blocks
-        label = len(str(blocks)) + 1
-        self._label_width = label if room.width >= label + 16 else 0
-        cells = (room.width - self._label_width) // (2 if self.zoom == LETTERS_AND_FILL else 1)
-        self.per_row = max(1, cells // 8 * 8 if cells >= 8 else cells)
-        self._group = max(1, -(-blocks // (self.per_row * max(1, room.height)))) if self.zoom == DENSITY else 1
-        self._blocks_per_line = self.per_row * (2 if self.zoom == OVERVIEW else self._group)
-
     def line_of(self, block: int) -> int:
         """The line of the map that shows `block`."""
-        return (self.arrangement.place(block) - 1) // self._blocks_per_line
+        return self.grid.line_of(self.arrangement.place(block))
 
     def block_at(self, x: int, y: int) -> int | None:
         """The block shown at cell x of line y."""
-        column = (x - self._label_width) // (2 if self.zoom == LETTERS_AND_FILL else 1)
-        place = y * self._blocks_per_line + column * self._group + 1
-        inside = 0 <= column < self.per_row and 1 <= place <= self.view.num_blocks
-        return self.arrangement.block(place) if inside else None
-
-    def best_zoom(self) -> int:
-        """The largest zoom that shows the pool on one screen; letters on a few screens before colour on one."""
-        width, height = max(1, self._room.width - self._label_width), max(1, self._room.height)
-        blocks = self.view.num_blocks
-        if width // 2 // 8 * 8 * height >= blocks:
-            return LETTERS_AND_FILL
-        if self.app.no_color or width * height * OVERVIEW_SCREENS >= blocks:
-            return LETTERS
-        return OVERVIEW if 2 * width * height * OVERVIEW_SCREENS >= blocks else DENSITY
+        place = self.grid.place_at(x, y)
+        return None if place is None else self.arrangement.block(place)
 
     # -- drawing -------------------------------------------------------------------------------
 
@@ -156,13 +120,12 @@ class BlockMap(ScrollView, can_focus=True):
         for first in {self._group_at(block) for block in dirty}:
             before = self._densities.pop(first, None)
             if before != self._density(first):
-                lines.add((first - 1) // self._blocks_per_line)
+                lines.add(self.grid.line_of(first))
         return lines
 
     def _group_at(self, block: int) -> int:
         """The first place of the cell that shows `block` at the density zoom."""
-        place = self.arrangement.place(block)
-        return place - (place - 1) % self._group
+        return self.grid.first_of_cell(self.arrangement.place(block))
 
     def render_line(self, y: int) -> Strip:
         line = y + self.scroll_offset.y
@@ -172,14 +135,14 @@ class BlockMap(ScrollView, can_focus=True):
         return strip
 
     def _draw(self, line: int) -> Strip:
-        width, per_row = self.size.width, self.per_row
-        first = line * self._blocks_per_line + 1
+        width, grid = self.size.width, self.grid
+        first = grid.first_of_line(line)
         if first > self.view.num_blocks:
             return Strip.blank(width, self.rich_style)
         parts: list[tuple[str, Style]] = []
-        if self._label_width:
-            parts.append((f"{self._label(first):>{self._label_width - 1}} ", self._paint("label")))
-        parts += self._cells(first, min(first + per_row * self._group - 1, self.view.num_blocks))
+        if grid.label_width:
+            parts.append((f"{self._label(first):>{grid.label_width - 1}} ", self._paint("label")))
+        parts += self._cells(first, min(first + grid.per_row * grid.group - 1, self.view.num_blocks))
         segments: list[Segment] = []
         run, run_style = "", parts[0][1]
         for text, style in parts:
@@ -199,13 +162,12 @@ class BlockMap(ScrollView, can_focus=True):
         if order == "owner":
             return self.view.cell(block).letter
         age = self.view.age(block)
-        return brief(age[0])[: self._label_width - 1] if age else ""
+        return brief(age[0])[: self.grid.label_width - 1] if age else ""
 
     def _cells(self, first: int, end: int) -> list[tuple[str, Style]]:
         """The cells of a line whose upper row is the places `first..end`."""
         if self.zoom == DENSITY:
-            group = self._group
-            return [self._density(place) for place in range(first, end + 1, group)]
+            return [self._density(place) for place in range(first, end + 1, self.grid.group)]
         if self.zoom == OVERVIEW:
             return [self._half_blocks(place) for place in range(first, end + 1)]
         block = self.arrangement.block
@@ -240,7 +202,7 @@ class BlockMap(ScrollView, can_focus=True):
 
     def _half_blocks(self, upper: int) -> tuple[str, Style]:
         """Two places, one above the other."""
-        places = [place for place in (upper, upper + self.per_row) if place <= self.view.num_blocks]
+        places = [place for place in (upper, upper + self.grid.per_row) if place <= self.view.num_blocks]
         blocks = [self.arrangement.block(place) for place in places]
         cells = [*map(self.view.cell, blocks), None][:2]
         over = self._over(*blocks)
@@ -256,11 +218,11 @@ class BlockMap(ScrollView, can_focus=True):
         return "▀", self._paint(f"half {top} {bottom}", "", over)
 
     def _density(self, first: int) -> tuple[str, Style]:
-        """One cell for `_group` places from `first` on: how many are used, and by whom most of them."""
+        """One cell for a group of places from `first` on: how many are used, and by whom most of them."""
         cached = self._densities.get(first)
         if cached is not None:
             return cached
-        end = min(first + self._group, self.view.num_blocks + 1)
+        end = min(first + self.grid.group, self.view.num_blocks + 1)
         if self.arrangement.order == "id":
             blocks: Sequence[int] = range(first, end)
             found = density(self.view.group(first, end))
@@ -283,10 +245,9 @@ class BlockMap(ScrollView, can_focus=True):
     def _lay_out(self) -> None:
         """The pool or the widget has another size."""
         if self.zoom is None and self.view.num_blocks and self.size.height:
-            self._measure()
-            self.zoom = self.best_zoom()
-        self._measure()
-        self.virtual_size = Size(0, -(-self.view.num_blocks // self._blocks_per_line))
+            self.zoom = best_zoom(self._room, self.view.num_blocks, self.app.no_color)
+        self.grid = Grid.fit(self.zoom, self._room, self.view.num_blocks)
+        self.virtual_size = Size(0, self.grid.lines)
         self._redraw()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -324,7 +285,7 @@ class BlockMap(ScrollView, can_focus=True):
         if self.selected is None:
             self.select(1)
         else:
-            target = self.arrangement.place(self.selected) + (columns + rows * self.per_row) * self._group
+            target = self.arrangement.place(self.selected) + (columns + rows * self.grid.per_row) * self.grid.group
             if 1 <= target <= self.view.num_blocks:
                 self.select(self.arrangement.block(target))
 

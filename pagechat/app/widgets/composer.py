@@ -14,6 +14,9 @@ from textual.widgets import TextArea
 from pagechat.app.widgets.completions import Completions
 
 HISTORY = 100
+NEW_LINE = ("ctrl+j", "shift+enter", "ctrl+enter", "alt+enter", "shift+\r", "ctrl+\r")
+"""Which of them arrives as something else than enter depends on the terminal; ctrl+j always does. The last two are how
+Textual reads xterm's modifyOtherKeys."""
 WRAPPED_CHARACTERS = 50_000
 """A longer text is shown unwrapped: wrapping a megabyte takes seconds, and again with every resize."""
 
@@ -23,7 +26,7 @@ class Composer(TextArea):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Send", priority=False),
-        Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", show=False),
+        *(Binding(key, "newline", "New line", show=False) for key in NEW_LINE),
         Binding("pageup", "app.scroll_chat(-1)", show=False),
         Binding("pagedown", "app.scroll_chat(1)", show=False),
     ]
@@ -84,7 +87,7 @@ class Composer(TextArea):
                 self._complete()
             else:
                 self.action_submit()
-        elif key in ("ctrl+j", "shift+enter", "alt+enter"):
+        elif key in NEW_LINE:
             self.action_newline()
         elif completions.display and key in ("up", "down", "tab"):
             if key == "tab":

@@ -90,8 +90,8 @@ async def test_the_cursor_names_the_block_it_stands_on_in_every_order() -> None:
                 app.map._lay_out()
                 for block in (1, 7, 12, 90, 200):
                     y = app.map.line_of(block)
-                    row = [app.map.block_at(x, y) for x in range(app.map._label_width, 50)]
-                    assert block in row or any(found and abs(found - block) < app.map._group for found in row), zoom
+                    row = [app.map.block_at(x, y) for x in range(app.map.grid.label_width, 50)]
+                    assert block in row or any(found and abs(found - block) < app.map.grid.group for found in row), zoom
         # moving goes by places: from the first place to the second, whichever blocks stand there
         app.map.zoom = 1
         app.map.set_order("age")

@@ -12,7 +12,8 @@ from engine.core import EngineCore
 from engine.protocol import AddRequest, SamplingParams
 from pagechat.app.letters import Letters
 from pagechat.app.pool_view import PoolView
-from pagechat.app.widgets.block_map import DENSITY, LINES_A_FRAME, BlockMap
+from pagechat.app.widgets.block_map import LINES_A_FRAME, BlockMap
+from pagechat.app.widgets.map_grid import DENSITY
 from pagechat.app.widgets.map_styles import FILLS
 from tests.engine.fakes import ContentExecutor
 from tests.pagechat.app.waiting import wait_until
@@ -56,7 +57,7 @@ class MapApp(App[None]):
 
 def glyphs(block_map: BlockMap) -> str:
     """The whole map, line by line as drawn, labels left out, one string."""
-    width = block_map._label_width
+    width = block_map.grid.label_width
     lines = [block_map._strips.get(y) or block_map._draw(y) for y in range(block_map.virtual_size.height)]
     return "".join(line.text[width:].rstrip() for line in lines)
 
@@ -134,8 +135,8 @@ async def test_a_click_selects_the_block_under_it(zoom: int, cells: int) -> None
     async with app.run_test(size=(50, 20)) as pilot:
         app.map.zoom = zoom
         app.map._lay_out()
-        await pilot.click(BlockMap, offset=(app.map._label_width + 3 * cells, 1))
-        assert app.map.selected == app.map.per_row + 4
+        await pilot.click(BlockMap, offset=(app.map.grid.label_width + 3 * cells, 1))
+        assert app.map.selected == app.map.grid.per_row + 4
 
 
 async def test_arrows_move_the_cursor_and_the_view_follows() -> None:
@@ -145,7 +146,7 @@ async def test_arrows_move_the_cursor_and_the_view_follows() -> None:
         app.map._lay_out()
         app.map.focus()
         await pilot.press("right", "right", "down")
-        assert app.map.selected == 2 + app.map.per_row
+        assert app.map.selected == 2 + app.map.grid.per_row
         await pilot.press("end")
         assert app.map.selected == 2000
         await wait_until(pilot, lambda: app.map.scroll_offset.y > 0)
@@ -236,7 +237,7 @@ async def test_a_hundred_thousand_blocks_fit_on_one_screen_and_only_changed_cell
         app.map.sync()
         await pilot.pause()
         assert app.map.virtual_size.height <= 40
-        block_at_corner = app.map.block_at(app.map._label_width, 1)
+        block_at_corner = app.map.block_at(app.map.grid.label_width, 1)
         assert block_at_corner is not None
         assert app.map.line_of(block_at_corner) == 1
         for line in range(app.map.virtual_size.height):

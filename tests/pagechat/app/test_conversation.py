@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pagechat import store as store_module
+from pagechat.app.chat_settings import ChatSettings
 from pagechat.app.conversation import Conversation, title_of
 from pagechat.app.keeper import Keeper
 from pagechat.app.message import Message, facts_line
@@ -216,3 +217,18 @@ async def test_a_save_that_failed_half_way_repeats_nothing(tmp_path: Path, monke
     await keeper.flush()
     await keeper.flush()
     assert [m.content for m in store.messages(chat.id)] == ["one", "two"]
+
+
+async def test_a_chat_that_was_taken_back_and_is_there_again_is_saved_whole(tmp_path: Path) -> None:
+    store = Store(tmp_path / "chats.db")
+    keeper = Keeper(store, lambda _: None)
+    chat = Conversation(title="t", queue=["one"], settings=ChatSettings(temperature=0.5), priority=-1)
+    keeper.watch(chat)
+    await keeper.flush()
+    assert len(store.chats()) == 1
+    chat.queue.clear()  # all there was of it
+    await keeper.flush()
+    assert store.chats() == []
+    chat.messages.append(Message("user", "two"))
+    await keeper.flush()
+    assert [(saved.settings, saved.priority) for saved in store.chats()] == [({"temperature": 0.5}, -1)]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.style import Style
+from textual.app import App
 from textual.widgets import TextArea
 
 from pagechat import settings
@@ -14,11 +15,14 @@ from pagechat.app import app as app_module
 from pagechat.app import keymap, run
 from pagechat.app.app import PagechatApp
 from pagechat.app.commands.all import COMMANDS
+from pagechat.app.replay import ReplayApp
 from pagechat.app.screens.totals import TotalsScreen
+from pagechat.recording import load
 from pagechat.themes import user_theme_dir
 from tests.pagechat.app.conftest import OpenApp
 from tests.pagechat.app.fake import FakeDaemon
 from tests.pagechat.app.waiting import drawn, say, screen_text, wait_until
+from tests.pagechat.test_recording import make
 
 ANSWER = "- a\n- b\n\n```python\nx = 1\n```\n\n| a | b |\n|--|--|\n| 1 | 2 |\n\n[link](https://example.org) *so*\n"
 
@@ -47,7 +51,7 @@ async def test_without_unicode_every_glyph_of_ours_is_ascii(open_app: OpenApp, m
         for key in ("f3", "2", "3", "4", "5", "6", "7"):
             await pilot.press(key)
             await pilot.pause(0.2)
-            lines = [strip.apply_filter(app._glyph_filters[0], app.background_colors[1]) for strip in strips(app)]
+            lines = [strip.apply_filter(app._own_filters[0], app.background_colors[1]) for strip in strips(app)]
             shown = "".join(line.text for line in lines)
             assert shown.isascii(), sorted({letter for letter in shown if not letter.isascii()})
 
@@ -96,7 +100,28 @@ async def test_sixteen_colours_are_the_terminals_own(open_app: OpenApp, monkeypa
         assert await app.keeper.call(app.keeper.store.recall, "theme") is None
 
 
-def styles(app: PagechatApp) -> list[Style]:
+async def test_a_replay_fits_the_terminal_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "recording")
+    recording = load(tmp_path / "recording")
+    monkeypatch.setenv("PAGECHAT_ASCII", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = ReplayApp(recording)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await wait_until(pilot, lambda: app.player.index > 2)
+        lines = [strip.apply_filter(app._own_filters[0], app.background_colors[1]) for strip in strips(app)]
+        assert "".join(line.text for line in lines).isascii()
+        assert all(style.color is None or style.color.is_default for style in styles(app))
+        assert all(style.bgcolor is None or style.bgcolor.is_default for style in styles(app))
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.delenv("COLORTERM", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for asked, worn in ((None, "terminal"), ("paper", "paper")):
+        app = ReplayApp(recording, theme=asked)
+        async with app.run_test(size=(100, 30)):
+            assert app.theme == worn
+
+
+def styles(app: App[None]) -> list[Style]:
     return [segment.style for strip in strips(app) for segment in strip if segment.style is not None]
 
 

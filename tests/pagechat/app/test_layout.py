@@ -11,7 +11,7 @@ from textual.events import Key
 
 from engine.protocol import ChatMessage
 from pagechat.app import pool_view
-from pagechat.app.keys import read_alt_digits
+from pagechat.app.keys import read_alt_keys
 from pagechat.app.widgets.block_map import BlockMap
 from pagechat.app.widgets.composer import Composer
 from pagechat.app.widgets.memory_pane import MemoryPane
@@ -130,7 +130,7 @@ async def test_the_memory_pane_is_quiet_when_nothing_happens(
 
 
 def test_escape_and_a_digit_is_alt_and_the_digit() -> None:
-    read_alt_digits()
+    read_alt_keys()
     parser = XTermParser()
     events = list(parser.feed("\x1b3"))
     time.sleep(2 * constants.ESCAPE_DELAY)  # the parser waits so long for the rest of a sequence

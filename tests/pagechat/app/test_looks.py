@@ -11,16 +11,27 @@ from pathlib import Path
 
 from rich.style import Style
 from textual.color import Color
+from textual.command import CommandPalette
 from textual.pilot import Pilot
 
 from pagechat.app.app import PagechatApp
+from pagechat.app.replay import ReplayApp
 from pagechat.app.screens.facts import FactsScreen
 from pagechat.app.screens.help import HelpScreen
 from pagechat.app.screens.history import HistoryScreen
 from pagechat.app.screens.settings import SettingsScreen
 from pagechat.app.screens.totals import TotalsScreen
 from pagechat.themes import contrast, load_themes
-from tests.pagechat.app.test_pictures import app, prepare, settle  # noqa: F401 - a fixture
+from tests.pagechat.app.test_pictures import (  # noqa: F401 - fixtures
+    app,
+    begin_tour,
+    prepare,
+    replaying,
+    settle,
+    steady,
+    stop_replay,
+    touring,
+)
 from tests.pagechat.app.waiting import screen_text, wait_until
 
 FOLDER = Path(__file__).parent / "looks"
@@ -51,6 +62,7 @@ SCREENS: dict[str, tuple[list[str], Callable[[PagechatApp], bool]]] = {
     "totals": (["escape", "f6"], lambda one: isinstance(one.screen, TotalsScreen)),
     "chats": (["escape", "ctrl+o"], lambda one: isinstance(one.screen, HistoryScreen)),
     "facts": (["escape", "alt+up", "i"], lambda one: isinstance(one.screen, FactsScreen)),
+    "palette": (["escape", "ctrl+p"], lambda one: isinstance(one.screen, CommandPalette)),
 }
 """The keys that lead to each, from the one before, and how to know it."""
 
@@ -70,6 +82,29 @@ async def test_every_screen_at_every_size(app: PagechatApp) -> None:  # noqa: F8
             check(f"{width}x{height}", "\n".join(shown))
             await pilot.press("escape", "escape")
         await app.leave()
+
+
+async def test_the_tour_at_every_size(touring: PagechatApp) -> None:  # noqa: F811
+    shown = []
+    async with touring.run_test(size=SIZES[0]) as pilot:
+        await begin_tour(pilot)
+        for width, height in SIZES:
+            await pilot.resize_terminal(width, height)
+            await still(touring, pilot)
+            shown.append(f"== {width}x{height} ==\n{screen_text(touring)}")
+        await touring.leave()
+    check("tour", "\n".join(shown))
+
+
+async def test_the_replay_at_every_size(replaying: ReplayApp) -> None:  # noqa: F811
+    shown = []
+    async with replaying.run_test(size=SIZES[0]) as pilot:
+        await stop_replay(pilot)
+        for width, height in SIZES:
+            await pilot.resize_terminal(width, height)
+            await pilot.pause(0.5)  # it draws ten times a second, standing still too
+            shown.append(f"== {width}x{height} ==\n{screen_text(replaying)}")
+    check("replay", "\n".join(shown))
 
 
 async def test_every_theme(app: PagechatApp) -> None:  # noqa: F811

@@ -33,3 +33,20 @@ async def test_a_priority_is_shown_changed_and_told_to_the_engine(open_app: Open
         await wait_until(pilot, lambda: "A priority is urgent, normal, patient" in screen_text(app))
         await command(app, pilot, "/priority")
         await wait_until(pilot, lambda: "requests are patient (priority 1)" in screen_text(app))
+
+
+async def test_a_priority_is_kept_for_the_next_start(open_app: OpenApp) -> None:
+    async with open_app(FakeDaemon()) as (app, pilot):
+        await command(app, pilot, "/priority urgent")  # before anything is said, too
+        await say(app, pilot, "hello")
+        await wait_until(pilot, lambda: not app.tabs.streaming)
+        await pilot.press("ctrl+n")
+        await say(app, pilot, "again")
+        await wait_until(pilot, lambda: not app.tabs.streaming)
+        await command(app, pilot, "/priority 3")
+    daemon = FakeDaemon(step_s=0, script=lambda _: ["x"] * 50)
+    async with open_app(daemon) as (app, pilot):
+        assert [chat.priority for chat in app.tabs.conversations] == [-1, 3]
+        await say(app, pilot, "once more")
+        daemon.go(2)
+        await wait_until(pilot, lambda: [info.priority for info in daemon.core.session_infos()] == [3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -32,7 +33,7 @@ async def say(app: PagechatApp, pilot: Pilot[None], text: str) -> None:
     await wait_until(pilot, lambda: app.tabs.active.messages and app.main.query_one(Composer).text == "")
 
 
-def screen_text(app: PagechatApp) -> str:
+def screen_text(app: App[None]) -> str:
     """What the terminal shows now, line by line."""
     return "\n".join(
         "".join(segment.text for segment in strip).rstrip() for strip in app.screen._compositor.render_strips()
