@@ -1,8 +1,9 @@
 """C++ for the CPU, compiled on the user's machine for the user's machine. Contracts are in kernels/ops.py.
 
-Weights stay in 4, 8 or 16 bits and are unpacked in registers. Sums are float32, and so are activations, which meet
-4- and 8-bit weights as whole numbers where the CPU multiplies bytes. A row's result is the same to the last bit
-whatever stands beside it, and however its prompt was cut: there is one order of every sum.
+Weights stay in 4, 8 or 16 bits and are unpacked in registers. Sums are float32, and so are activations, but where the
+CPU multiplies bytes they meet 4- and 8-bit weights as whole numbers, and where it multiplies pairs of bfloat16 they
+meet a bfloat16 pool as such. A row's result is the same to the last bit whatever stands beside it, and however its
+prompt was cut: there is one order of every sum.
 
 build.py    compiles source/ once, keeps the library in a cache, and tries it before it is used
 library.py  the library's functions and structures

@@ -147,11 +147,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _rounds(
-    urls: list[str], lengths: list[tuple[int, int]], rate: float | None, count: int, options: Options
+    urls: list[str], lengths: list[tuple[int, int]], rate: float | None, count: int, seed: int, options: Options
 ) -> dict[str, list[Round]]:
     servers: dict[str, list[Round]] = {url: [] for url in urls}
     for number in range(count):
-        planned = plan(lengths, rate, number)
+        planned = plan(lengths, rate, seed + number)
         for url in urls if number % 2 == 0 else reversed(urls):
             narrate(f"round {number + 1} of {count}: {url}")
             servers[url].append(await run_round(url, planned, options))
@@ -169,6 +169,7 @@ def load_command(
     concurrency: Annotated[int, typer.Option(min=1, help="Most requests at a time.")] = 16,
     rate: Annotated[float | None, typer.Option(min=1e-3, help="Requests a second (Poisson); else all at once.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; each server has each.")] = 3,
+    seed: Annotated[int, typer.Option(help="Other prompts: servers have those of earlier runs in their caches.")] = 0,
     model: Annotated[str | None, typer.Option(help="The model to name, where a server wants one.")] = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Ask for answers of full length (vLLM's field).")
@@ -201,7 +202,7 @@ def load_command(
         goodput_ttft_ms=goodput_ttft_ms,
         goodput_itl_ms=goodput_itl_ms,
     )
-    servers = asyncio.run(_rounds(list(dict.fromkeys(url)), lengths, rate, rounds, options))
+    servers = asyncio.run(_rounds(list(dict.fromkeys(url)), lengths, rate, rounds, seed, options))
     result = Load(
         servers=servers,
         requests=len(lengths),

@@ -154,15 +154,112 @@ void accumulate_values(
         for (int v = 0; v < VECTORS; v++) store(sums + r * COLUMNS + v * LANES, sum[r][v]);
 }
 
+// With pairs of 16-bit floats, a lane's two products are one instruction: queries and softmax weights are rounded to
+// such, as GPUs do for them. Without, 16-bit keys and values become float32 in registers, and nothing else is rounded.
+template <class Number>
+constexpr bool in_pairs = false;
+
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+#define PAGECHAT_PAIRS
+template <>
+constexpr bool in_pairs<uint16_t> = true;
+
+inline Floats add_pairs(Floats sums, __m512i a, uint32_t b) {
+    return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)_mm512_set1_epi32((int)b));
+}
+
+// Rows of numbers -> pairs, each row at the start of its place.
+inline void make_pairs(float* rows, int64_t count, int64_t width, int64_t stride) {
+    for (int64_t r = 0; r < count; r++) {
+        float* const row = rows + r * stride;
+        int64_t i = 0;
+        for (; i + 32 <= width; i += 32) {  // all are read before they are written over
+            const __m512 low = _mm512_loadu_ps(row + i), high = _mm512_loadu_ps(row + i + 16);
+            _mm512_storeu_si512(row + i / 2, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+        }
+        for (; i < width; i += 2) {
+            const uint32_t pair = to_bf16(row[i]) | (uint32_t)to_bf16(row[i + 1]) << 16;
+            memcpy(row + i / 2, &pair, 4);
+        }
+    }
+}
+
+// sums[R][32] += x[R][words] * a transposed tile [words][32].
+template <int R>
+void accumulate_pairs(const float* tile, int64_t words, const uint32_t* x, int64_t stride, float* sums) {
+    Floats sum[R][VECTORS];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < VECTORS; v++) sum[r][v] = load(sums + r * COLUMNS + v * LANES);
+    for (int64_t w = 0; w < words; w++)
+        for (int v = 0; v < VECTORS; v++) {
+            const __m512i pairs = _mm512_loadu_si512(tile + w * TILE + v * LANES);
+            for (int r = 0; r < R; r++) sum[r][v] = add_pairs(sum[r][v], pairs, x[r * stride + w]);
+        }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < VECTORS; v++) store(sums + r * COLUMNS + v * LANES, sum[r][v]);
+}
+
+// sums[R][32] += weights[R][count / 2, pairs] * 32 columns of `count` rows. Meanwhile the `next` rows are fetched.
+template <int R>
+void accumulate_value_pairs(
+    const uint16_t* const* rows, int64_t count, int64_t column, const uint32_t* weights, int64_t stride, float* sums,
+    const uint16_t* const* next
+) {
+    alignas(64) static const uint16_t halves[2][32] = {
+        {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
+        {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+         24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63},
+    };
+    Floats sum[R][VECTORS];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < VECTORS; v++) sum[r][v] = load(sums + r * COLUMNS + v * LANES);
+    for (int64_t s = 0; s < count; s += 2) {
+        if (next)
+            for (int64_t i = s; i < s + 2; i++) fetch(next[i] ? next[i] + column : nullptr);
+        const __m512i first = _mm512_loadu_si512(rows[s] + column);
+        const __m512i second = s + 1 < count ? _mm512_loadu_si512(rows[s + 1] + column) : _mm512_setzero_si512();
+        for (int v = 0; v < VECTORS; v++) {
+            const __m512i pairs = _mm512_permutex2var_epi16(first, _mm512_load_si512(halves[v]), second);
+            for (int r = 0; r < R; r++) sum[r][v] = add_pairs(sum[r][v], pairs, weights[r * stride + s / 2]);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < VECTORS; v++) store(sums + r * COLUMNS + v * LANES, sum[r][v]);
+}
+#endif
+
 template <class Number, int R = MOST_ROWS>
 void accumulate_value_rows(
     const Number* const* rows, int64_t count, int64_t column, const float* weights, int64_t stride, int64_t queries,
     float* sums, const Number* const* next
 ) {
-    for (; queries >= R; queries -= R, weights += R * stride, sums += R * COLUMNS, next = nullptr)
+    for (; queries >= R; queries -= R, weights += R * stride, sums += R * COLUMNS, next = nullptr) {
+#ifdef PAGECHAT_PAIRS
+        if constexpr (in_pairs<Number>) {
+            accumulate_value_pairs<R>(rows, count, column, (const uint32_t*)weights, stride, sums, next);
+            continue;
+        }
+#endif
         accumulate_values<Number, R>(rows, count, column, weights, stride, sums, next);
+    }
     if constexpr (R > 1)
         if (queries) accumulate_value_rows<Number, R - 1>(rows, count, column, weights, stride, queries, sums, next);
+}
+
+// scores [rows][32] += queries [rows, dim] * the keys of a transposed tile.
+template <class Number, int R = MOST_ROWS>
+void accumulate_scores(const float* tile, int64_t dim, const float* queries, int64_t rows, float* scores) {
+    for (; rows >= R; rows -= R, queries += R * dim, scores += R * COLUMNS) {
+#ifdef PAGECHAT_PAIRS
+        if constexpr (in_pairs<Number>) {
+            accumulate_pairs<R>(tile, dim / 2, (const uint32_t*)queries, dim, scores);
+            continue;
+        }
+#endif
+        accumulate<typename Keys<Number>::Panel, R>((const char*)tile, 0, dim, queries, dim, scores);
+    }
+    if constexpr (R > 1)
+        if (rows) accumulate_scores<Number, R - 1>(tile, dim, queries, rows, scores);
 }
 
 // The columns from `column` on of a tile's rows, filled up to 32 with zeros: `padded` [TILE][32], and where its rows lie.
@@ -238,6 +335,9 @@ void attend(
     for (int64_t i = from; i < to; i++)
         memcpy(queries + (i - from) * group * pool.dim, q + (span.first + i) * q_stride + head * group * pool.dim,
                group * pool.dim * sizeof(float));
+#ifdef PAGECHAT_PAIRS
+    if (in_pairs<Number>) make_pairs(queries, rows, pool.dim, pool.dim);
+#endif
     for (int64_t r = 0; r < rows; r++) parts[r] = {-INFINITY, 0};
     memset(out, 0, panels * rows * COLUMNS * sizeof(float));
     for (; chunk < last_chunk; chunk++) {
@@ -254,11 +354,13 @@ void attend(
             const bool last = t + 1 == tiles;
             find(last ? 0 : t + 1, last ? 1 : 0, next);
             transpose_rows((const float* const*)slots, pool.dim * sizeof(Number) / 4, tile, (const float* const*)next);
-            accumulate_rows<typename Keys<Number>::Panel>(
-                (const char*)tile, 0, pool.dim, queries, pool.dim, rows, scores + t * rows * TILE);
+            accumulate_scores<Number>(tile, pool.dim, queries, rows, scores + t * rows * TILE);
         }
         for (int64_t r = 0; r < rows; r++)
             found[r] = weigh(scores + r * TILE, rows * TILE, tiles, span.start + from + r / group + 1 - base, scale);
+#ifdef PAGECHAT_PAIRS
+        if (in_pairs<Number>) make_pairs(scores, tiles * rows, TILE, TILE);
+#endif
         memset(chunk_out, 0, panels * rows * COLUMNS * sizeof(float));
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t left = end - base - t * TILE, count = left < TILE ? left : TILE;

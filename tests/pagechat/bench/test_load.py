@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pagechat.bench import load
 from pagechat.bench.load import Options, Quantiles, load_command, plan, quantiles, summarise
 from pagechat.bench.sse import Streamed
 from pagechat.client import EngineClient
@@ -26,6 +27,20 @@ def test_each_round_has_its_own_prompts_and_every_server_the_same() -> None:
     arrivals = [one.at_s for one in plan([(1, 1)] * 1000, 10.0, 0)]
     assert arrivals == sorted(arrivals)
     assert arrivals[-1] == pytest.approx(100, rel=0.15)  # a Poisson process of ten a second
+
+
+async def test_another_seed_asks_other_things(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    async def note(url: str, planned: list[load.Planned], options: Options) -> None:
+        asked.append(planned)
+
+    monkeypatch.setattr(load, "run_round", note)
+    for seed in (0, 0, 7):
+        await load._rounds(["a"], [(5, 2)] * 3, None, 1, seed, OPTIONS)
+
+    assert asked[0] == asked[1]
+    assert asked[0] != asked[2]
 
 
 def test_quantiles_are_nearest_ranks() -> None:
