@@ -30,7 +30,11 @@ Model = Annotated[
 ]
 BlockSize = Annotated[
     int | None,
-    typer.Option(envvar="PAGECHAT_BLOCK_SIZE", metavar="N", help="Tokens in a block: 8, 16, 32, 64 or 128. [16]"),
+    typer.Option(
+        envvar="PAGECHAT_BLOCK_SIZE",
+        metavar="N",
+        help="Tokens in a block: 8, 16, 32, 64 or 128. [16: larger ones are no faster]",
+    ),
 ]
 NumBlocks = Annotated[
     int | None,
