@@ -33,7 +33,7 @@ BlockSize = Annotated[
     typer.Option(
         envvar="PAGECHAT_BLOCK_SIZE",
         metavar="N",
-        help="Tokens in a block: 8, 16, 32, 64 or 128. [16: larger ones are no faster]",
+        help="Tokens in a block: 8, 16, 32, 64 or 128. [16: larger ones waste more and are hardly faster]",
     ),
 ]
 NumBlocks = Annotated[
