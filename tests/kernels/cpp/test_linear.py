@@ -126,12 +126,12 @@ def test_norm_swiglu_and_sum_are_torchs(outputs: int, with_bias: bool) -> None:
 
     torch.testing.assert_close(ops.norm_linear(x, norm, 1e-5, packed), ops.norm_linear(x, norm, 1e-5, plain))
     torch.testing.assert_close(
-        ops.norm_swiglu(x, norm, 1e-5, packed), ops.norm_swiglu(x, norm, 1e-5, plain), rtol=1e-5, atol=1e-5
+        ops.norm_swiglu(x, norm, 1e-5, packed), ops.norm_swiglu(x, norm, 1e-5, plain), rtol=1e-5, atol=3e-5
     )
     sums = [random(9, outputs, seed=4) for _ in range(2)]
     ops.add_linear(x, packed, sums[0])
     ops.add_linear(x, plain, sums[1])
-    torch.testing.assert_close(sums[0], sums[1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(sums[0], sums[1], rtol=1e-5, atol=3e-5)
 
 
 def test_a_swiglu_of_large_numbers_is_no_nan() -> None:
