@@ -2,12 +2,18 @@
 
 Textual writes in a thread, which an error ends; from then on the app's next frames fill its queue, and the app waits in
 the middle of one for ever, deaf to SIGHUP. So errors stay here: what is drawn on no terminal is seen by nobody.
+
+And nobody may be told: the kernel sends SIGHUP to the session's leader alone, and one that waits for us, as make does,
+never ends to have it sent to the rest. So it is watched for here, and sent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
+import signal
+import threading
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -47,6 +53,24 @@ class LastingTerminal:
         return getattr(self._file, name)
 
 
+_HANGUP_POLL_MS = 1000
+
+
+def watch_for_hangup(fileno: int) -> None:
+    """From now on this process gets SIGHUP when the terminal has gone, whoever else is told."""
+
+    def watch() -> None:
+        terminal = select.poll()
+        terminal.register(fileno, 0)  # a hangup is always reported
+        while not (found := terminal.poll(_HANGUP_POLL_MS)):
+            pass
+        if any(events & select.POLLHUP for _, events in found):
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    if os.isatty(fileno):
+        threading.Thread(target=watch, name="hangup", daemon=True).start()
+
+
 def lasting(driver: type[Driver]) -> type[Driver]:
     """The driver on such a terminal; as it is, where it writes to none."""
 
@@ -56,5 +80,13 @@ def lasting(driver: type[Driver]) -> type[Driver]:
             file: TextIO | None = getattr(self, "_file", None)
             if file is not None:
                 self._file = LastingTerminal(file)
+            self._watched = False
+
+        def start_application_mode(self) -> None:
+            super().start_application_mode()
+            fileno: int | None = getattr(self, "fileno", None)
+            if fileno is not None and not self._watched:  # it starts again after a suspension
+                self._watched = True
+                watch_for_hangup(fileno)
 
     return Lasting

@@ -254,8 +254,13 @@ PagechatApp(daemon.connect, Store(Path(sys.argv[1]))).run()
 """
 
 
-def test_a_terminal_that_goes_away_ends_the_app_with_everything_saved(db: Path) -> None:
-    app = pexpect.spawn(sys.executable, ["-c", HUNG_UP, str(db)], dimensions=(24, 80), timeout=20, cwd=ROOT)
+@pytest.mark.parametrize("leader", ["the app", "a shell that waits for it"])
+def test_a_terminal_that_goes_away_ends_the_app_with_everything_saved(db: Path, leader: str) -> None:
+    """The kernel tells the session's leader only, and the others when that one ends. `make chat` waits as well."""
+    command = [sys.executable, "-c", HUNG_UP, str(db)]
+    if leader != "the app":
+        command = ["/bin/sh", "-c", 'trap : HUP; "$@"; true', "sh", *command]
+    app = pexpect.spawn(command[0], command[1:], dimensions=(24, 80), timeout=20, cwd=ROOT)
     app.expect("Ask something")
     app.expect("tok/s")
     app.send("\x1b1count\r")  # alt+1 first: a key, and not the text "1"
