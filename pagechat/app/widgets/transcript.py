@@ -67,7 +67,8 @@ class Transcript(LaidOutOnce, VerticalScroll):
         yield self._list
 
     def on_mount(self) -> None:
-        self.anchor()
+        if self.selected is None:  # a search may have come before this
+            self.anchor()
 
     @property
     def stale(self) -> bool:
@@ -96,14 +97,19 @@ class Transcript(LaidOutOnce, VerticalScroll):
                 self._describe()
             self._next_at = started + max(REDRAW_S, (time.monotonic() - started) / DUTY)
 
-    async def show_earlier(self, at_least: int | None = None) -> None:
-        """Mount the messages before the first mounted one (back to `at_least`), and keep the view where it is."""
+    async def show_earlier(self) -> None:
+        """Mount messages before the first mounted one, and keep the view where it is."""
+        first = next(iter(self._views), None)
+        if await self._mount_earlier() and first is not None:
+            self.call_after_refresh(self.scroll_to_widget, first, animate=False, top=True, immediate=True)
+
+    async def _mount_earlier(self, at_least: int | None = None) -> bool:
+        """Those of a window, or back to `at_least`; False when there are none."""
         async with self._drawing:
             if self._begin == 0:
-                return
+                return False
             begin = _window(self.conversation.messages, self._begin)
             begin = begin if at_least is None else min(begin, at_least)
-            first = next(iter(self._views), None)
             earlier = self.conversation.messages[begin : self._begin]
             views = [view_of(message) for message in earlier]
             await self._list.mount_all(views, after=self._welcome)
@@ -113,8 +119,7 @@ class Transcript(LaidOutOnce, VerticalScroll):
             self._begin = begin
             self._mounted = [*earlier, *self._mounted]
             self._describe()
-        if first is not None:
-            self.call_after_refresh(self.scroll_to_widget, first, animate=False, top=True, immediate=True)
+        return True
 
     # -- the cursor ----------------------------------------------------------------------------
 
@@ -124,8 +129,10 @@ class Transcript(LaidOutOnce, VerticalScroll):
         if message not in messages:
             return
         if messages.index(message) < self._begin:
-            await self.show_earlier(messages.index(message))
+            await self._mount_earlier(messages.index(message))
         self._mark(message)
+        if (view := self.view_of(message)) is not None:  # what was just mounted has its place after the next layout
+            self.call_after_refresh(self.scroll_to_widget, view, animate=False, immediate=True)
 
     def view_of(self, message: Message) -> Question | Answer | None:
         """The mounted widget of a message."""
