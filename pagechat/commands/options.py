@@ -29,11 +29,11 @@ Model = Annotated[
     ),
 ]
 BlockSize = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         envvar="PAGECHAT_BLOCK_SIZE",
         metavar="N",
-        help="Tokens in a block: 8, 16, 32, 64 or 128. [16: larger ones waste more and are hardly faster]",
+        help="Tokens in a block: 8, 16, 32, 64, 128 or auto. [auto: 16; larger ones waste more and are hardly faster]",
     ),
 ]
 NumBlocks = Annotated[
@@ -117,8 +117,11 @@ def engine_config(**given: Any) -> EngineConfig:
     from pagechat.sizes import SizeError, parse_size
 
     values = {name: value for name, value in given.items() if value is not None}
-    if values.get("block_size", 16) not in BLOCK_SIZES:
-        raise CommandError(f"--block-size must be one of {', '.join(map(str, BLOCK_SIZES))}", exits.USAGE)
+    block_size = values.pop("block_size", "auto")
+    if block_size in map(str, BLOCK_SIZES):
+        values["block_size"] = int(block_size)
+    elif block_size != "auto":  # which is the engine's default: BENCHMARKS.md has what was measured
+        raise CommandError(f"--block-size must be one of {', '.join(map(str, BLOCK_SIZES))}, or auto", exits.USAGE)
     if values.get("policy", "paged") not in POLICIES:
         raise CommandError(f"--policy must be one of {', '.join(POLICIES)}", exits.USAGE)
     for name in ("kv_memory", "swap_memory"):

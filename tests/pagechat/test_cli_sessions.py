@@ -14,6 +14,7 @@ import pytest
 from engine.blocks import POLICIES
 from engine.config import EngineConfig
 from pagechat.cli import daemon_main
+from pagechat.commands.exits import CommandError
 from pagechat.commands.options import engine_config
 from pagechat.store import Store
 from tests.daemons import Daemon, serving
@@ -56,6 +57,17 @@ def data(answer: tuple[int, str, str]) -> Any:
 def test_policy_and_swap_memory_reach_the_engine() -> None:
     config = engine_config(policy="contiguous-max", swap_memory="2MiB", model=None)
     assert config == EngineConfig(policy="contiguous-max", swap_memory=2 * 2**20)
+
+
+@pytest.mark.parametrize(("said", "tokens"), [("8", 8), ("128", 128), ("auto", 16), (None, 16)])
+def test_block_size_is_a_number_or_auto(said: str | None, tokens: int) -> None:
+    assert engine_config(block_size=said).block_size == tokens
+
+
+@pytest.mark.parametrize("said", ["7", "0", "-8", "16.0", "", "many"])
+def test_no_other_block_size_is_taken(said: str) -> None:
+    with pytest.raises(CommandError, match="8, 16, 32, 64, 128, or auto"):
+        engine_config(block_size=said)
 
 
 @pytest.mark.parametrize(
