@@ -11,8 +11,8 @@ from pathlib import Path
 from engine.blocks.mirror import MirrorGap, PoolMirror
 from pagechat.client import AsyncEngineClient, DaemonGone, RequestFailed, Telemetry
 from pagechat.commands.exits import FAILED, OK, CommandError
-from pagechat.commands.signals import cancel_on_signal
 from pagechat.recording import Recorder
+from pagechat.signals import cancel_on_signal
 
 SNAPSHOT_EVERY_S = 10.0
 

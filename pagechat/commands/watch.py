@@ -16,7 +16,7 @@ import msgspec
 from engine.protocol import NO_EVENT, Message, Snapshot
 from pagechat.client import AsyncEngineClient, DaemonGone, RequestFailed
 from pagechat.commands import exits
-from pagechat.commands.signals import cancel_on_signal
+from pagechat.signals import cancel_on_signal
 
 
 async def watch(run_dir: Path | None) -> int:

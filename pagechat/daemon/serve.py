@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -25,12 +24,11 @@ from pagechat.daemon.http.keys import KeysError
 from pagechat.daemon.narrate import Narrator
 from pagechat.daemon.supervisor import Patience
 from pagechat.remote import FILE, remote
+from pagechat.signals import SIGNALS, ignore_signals
 from pagechat.sizes import format_size
 
 DRAIN_S = 30.0
 """How long an ephemeral daemon whose parent has gone lets other clients' answers go on."""
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(
@@ -119,7 +117,7 @@ class _Daemon:
             self._narrator.say(f"OpenAI-compatible API at {self._http.url}/v1")
         elif self._http_problem is not None:
             self._narrator.say(f"no HTTP: {self._http_problem}")
-        for number in _SIGNALS:
+        for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, front)
         watching = asyncio.create_task(self._end_with_parent(front)) if self._ephemeral else None
         try:
@@ -128,9 +126,7 @@ class _Daemon:
             self._narrator.progress(None)
             if watching is not None:
                 watching.cancel()
-            for number in _SIGNALS:  # the loop would give them back their power to kill
-                loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_IGN)
+            ignore_signals(loop)
             lock.release()
             logger.removeHandler(self._narrator)
         self._narrator.say("stopped")

@@ -165,10 +165,6 @@ struct Dots4 {
     }
     static Floats scale(const char* group, int v) { return from_low_fp16(load_words(group + v * LANES * 4)); }
     static Floats least(const char* group, int v) { return from_low_fp16(load_words(group + v * LANES * 4) >> 16); }
-    static void finish(const char* group, int v, const Sum4& dots, const Inputs4& x, Floats& sum) {
-        sum += (scale(group, v) * x.scale) * total(dots.low);
-        sum += least(group, v) * x.sum;
-    }
 };
 
 // 4-bit weights, unpacked: scales, leasts, and bytes.
@@ -179,10 +175,6 @@ struct Unpacked4 {
     static Words word(const char* group, int i, int v) { return load_words(group + (2 + i) * COLUMNS * 4 + v * LANES * 4); }
     static Floats scale(const char* group, int v) { return load((const float*)group + v * LANES); }
     static Floats least(const char* group, int v) { return load((const float*)group + COLUMNS + v * LANES); }
-    static void finish(const char* group, int v, const Sum4& dots, const Inputs4& x, Floats& sum) {
-        sum += (scale(group, v) * x.scale) * total(dots.low);
-        sum += least(group, v) * x.sum;
-    }
 };
 
 #if PAGECHAT_DOTS == 8
@@ -203,9 +195,7 @@ struct Dots8 {
     typedef Sum8 Sum;
     static constexpr int bytes = group_bytes<Int8Weights>;
     static Words word(const char* group, int i, int v) { return load_words(group + (1 + i) * COLUMNS * 4 + v * LANES * 4); }
-    static void finish(const char* group, int v, const Sum8& dots, const Inputs8& x, Floats& sum) {
-        sum += (load((const float*)group + v * LANES) * x.scale) * total((dots.high << 7) + dots.low);
-    }
+    static Floats scale(const char* group, int v) { return load((const float*)group + v * LANES); }
 };
 #endif
 
@@ -218,6 +208,20 @@ inline void unpack4(const char* group, int64_t groups, char* to) {
                 *(AnyWords*)(to + (2 + i) * COLUMNS * 4 + v * LANES * 4) = Dots4::word(group, i, v);
         }
 }
+
+// A group's products with a row, added to the row's sum.
+template <class Weights>
+void finish(const char* group, int v, const Sum4& dots, const Inputs4& x, Floats& sum) {
+    sum += (Weights::scale(group, v) * x.scale) * total(dots.low);
+    sum += Weights::least(group, v) * x.sum;
+}
+
+#if PAGECHAT_DOTS == 8
+template <class Weights>
+void finish(const char* group, int v, const Sum8& dots, const Inputs8& x, Floats& sum) {
+    sum += (Weights::scale(group, v) * x.scale) * total((dots.high << 7) + dots.low);
+}
+#endif
 
 // sums[R][32] += the products of R rows, `stride` groups apart, with `groups` groups of a panel.
 template <class Weights, int R>
@@ -242,7 +246,7 @@ void accumulate_dots(
             }
             for (int v = 0; v < DOT_VECTORS; v++)
                 for (int r = 0; r < R; r++)
-                    Weights::finish(group, first + v, dots[r][v], x[r * stride + g], sum[r][v]);
+                    finish<Weights>(group, first + v, dots[r][v], x[r * stride + g], sum[r][v]);
         }
         for (int r = 0; r < R; r++)
             for (int v = 0; v < DOT_VECTORS; v++) store(sums + r * COLUMNS + (first + v) * LANES, sum[r][v]);
