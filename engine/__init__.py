@@ -1,10 +1,10 @@
 """What runs the model: scheduler, block pool, decoder, and the process around them. Knows no text, client or screen.
 
-protocol.py   every message on every socket        config.py    what an engine is told at its start
-scheduler.py  who computes how much in a step      sequence.py  sequences, spans, steps
-blocks/       block pool, tables, prefix index, and their mirror in other processes
-models/       model names, loading, the decoder    runner.py    a step's forward pass, over kernels/
-core.py       one step from requests to tokens     loop.py      the process that repeats it
+core.py      one step from requests to tokens     process/    the process around it, and what it is told
+protocol/    every message it takes and gives     requests/   requests, sequences, beams
+scheduling/  who computes how much in a step      blocks/     block pool, tables, prefix index, observers
+execution/   a step's forward pass, over kernels/ sampling/   rules, penalties, masks, grammars
+models/      model names, loading, the decoder    sessions/   chats between their turns
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from engine.loop import main
+from engine.process.loop import main
 
 if __name__ == "__main__":
     status = main()

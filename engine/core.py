@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.accounting import Accounting
-from engine.beam import BeamGroup, BeamSearch
 from engine.blocks import Policy, make_tables
+from engine.blocks.observe.accounting import Accounting
 from engine.blocks.tables import Match
-from engine.flights import Executor, Flight, Flights, PipelinedExecutor
-from engine.grammar_queue import GrammarError, GrammarQueue
-from engine.limits import Limits
-from engine.preemption import PreemptionCosts
 from engine.protocol import (
     AddRequest,
     BlockContent,
@@ -32,13 +27,18 @@ from engine.protocol import (
     TokenLogprobs,
     TokenOutput,
 )
-from engine.requests import Request
-from engine.scheduler import Scheduler
-from engine.sequence import Sequence, Step, StepResult
-from engine.sessions import Sessions
+from engine.requests.beams import BeamGroup, BeamSearch
+from engine.requests.limits import Limits
+from engine.requests.request import Request
+from engine.requests.sequence import Sequence, Step, StepResult
+from engine.sampling.grammar.queue import GrammarError, GrammarQueue
+from engine.scheduling.async_steps import Executor, Flight, Flights, PipelinedExecutor
+from engine.scheduling.preemption import PreemptionCosts
+from engine.scheduling.scheduler import Scheduler
+from engine.sessions.residents import Sessions
 
 if TYPE_CHECKING:
-    from engine.grammar import GrammarCompiler, Matcher
+    from engine.sampling.grammar.compile import GrammarCompiler, Matcher
 
 _IDLE_PATIENCE = 0.005
 """Seconds a step waits for a grammar when nothing else is there to do."""

@@ -27,43 +27,51 @@ from typing import Any, TypeVar
 
 import zmq
 
-from engine import protocol
 from engine.protocol import (
-    Accepted,
+    VERSION,
     BeamParams,
     BlockContent,
-    Cancel,
-    Chat,
-    ChatMessage,
-    ChatOptions,
-    Delta,
     ErrorCode,
-    Failed,
-    Finished,
     GetBlock,
-    GetPieces,
-    GetSnapshot,
-    GetStatus,
     GetUsage,
-    Hello,
     ListSessions,
-    ManageSession,
     Message,
-    Pieces,
-    Rejected,
+    ProtocolError,
     SessionAction,
     SessionInfo,
     SessionList,
     SessionReply,
     SetPriority,
     Snapshot,
-    Status,
     StepReport,
-    StopDaemon,
     UsageReport,
-    Welcome,
+    decode_report,
+    encode,
 )
 from pagechat import rundir
+from pagechat.protocol import (
+    MAX_CLIENT_FRAME,
+    Accepted,
+    Cancel,
+    Chat,
+    ChatMessage,
+    ChatOptions,
+    Delta,
+    Failed,
+    Finished,
+    GetPieces,
+    GetSnapshot,
+    GetStatus,
+    Hello,
+    ManageSession,
+    Pieces,
+    Rejected,
+    Status,
+    StopDaemon,
+    Welcome,
+    decode_client_message,
+    decode_front_message,
+)
 from pagechat.remote import FILE, Remote, remote
 from pagechat.sockets import LoopSocket
 
@@ -90,7 +98,7 @@ class DaemonGone(ClientError):
 
 
 class RequestFailed(ClientError):
-    """The daemon refused the request, or could not finish it. `code` is one of protocol.ErrorCode."""
+    """The daemon refused the request, or could not finish it. `code` is one of ErrorCode."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -141,7 +149,7 @@ class AsyncEngineClient:
             who = f"the daemon at {elsewhere.url} (does it still know the key in {directory / FILE}?)"
         try:
             client._link.socket.connect(elsewhere.url if elsewhere else rundir.endpoint(directory, "clients"))
-            client._post(Hello(version=protocol.VERSION, client=name))
+            client._post(Hello(version=VERSION, client=name))
             async with asyncio.timeout(timeout):
                 client.welcome = await asyncio.shield(client._greeting)
         except TimeoutError:
@@ -326,8 +334,8 @@ class AsyncEngineClient:
 
     def _on_message(self, frames: list[bytes]) -> None:
         try:
-            message = protocol.decode_front_message(frames[0])
-        except protocol.ProtocolError as error:
+            message = decode_front_message(frames[0])
+        except ProtocolError as error:
             self._end(DaemonGone(f"the daemon sent something that is no message of ours: {error}"))
             return
         match message:
@@ -404,7 +412,7 @@ class Telemetry(AsyncIterator[StepReport]):
                 raise StopAsyncIteration
             self._arrived.clear()
             await self._arrived.wait()
-        return protocol.decode_report(self._frames.popleft())
+        return decode_report(self._frames.popleft())
 
     def end(self, error: ClientError) -> None:
         """No more reports will come: those that arrived, then `error`."""
@@ -565,12 +573,10 @@ class EngineClient:
 def _checked(message: Message) -> bytes:
     """The frame, if the daemon can accept it: what it would reject is refused here, where the caller sees it."""
     try:
-        frame = protocol.encode(message)
-        protocol.decode_client_message(frame)
-    except (protocol.ProtocolError, UnicodeEncodeError, TypeError, OverflowError, ValueError) as error:
+        frame = encode(message)
+        decode_client_message(frame)
+    except (ProtocolError, UnicodeEncodeError, TypeError, OverflowError, ValueError) as error:
         raise RequestFailed("bad_request", str(error)) from None
-    if len(frame) > protocol.MAX_CLIENT_FRAME:
-        raise RequestFailed(
-            "bad_request", f"the request takes {len(frame):,} bytes; {protocol.MAX_CLIENT_FRAME:,} is the limit"
-        )
+    if len(frame) > MAX_CLIENT_FRAME:
+        raise RequestFailed("bad_request", f"the request takes {len(frame):,} bytes; {MAX_CLIENT_FRAME:,} is the limit")
     return frame

@@ -19,13 +19,14 @@ from typing import Any
 
 import msgspec
 
-from engine.build import build
-from engine.config import EngineConfig
-from engine.protocol import AddRequest, ChatOptions, LoadProgress, Message, TokenLogprobs, TokenOutput
+from engine.process.build import build
+from engine.process.config import EngineConfig
+from engine.protocol import AddRequest, LoadProgress, Message, TokenLogprobs, TokenOutput
 from pagechat.daemon import text
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation, Generation, Prompt, Text
 from pagechat.daemon.requests import Request
+from pagechat.protocol import ChatOptions
 
 
 @dataclass(kw_only=True)

@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.config import EngineConfig
-from engine.protocol import ChatMessage, ChatOptions, Finished
+from engine.process.config import EngineConfig
 from pagechat import rundir
 from pagechat.client import AsyncEngineClient, ChatEvent
 from pagechat.daemon.front import Front
 from pagechat.daemon.supervisor import Patience
+from pagechat.protocol import ChatMessage, ChatOptions, Finished
 from tests.models import write_tokenizer
 
 ROOT = Path(__file__).parent.parent

@@ -33,9 +33,9 @@ from pathlib import Path
 import msgspec
 
 from engine import protocol
-from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.io import EngineIO
+from engine.process.config import EngineConfig
+from engine.process.io import EngineIO
 from engine.protocol import (
     AbortRequest,
     AddRequest,
@@ -57,9 +57,9 @@ from engine.protocol import (
     StepOutputs,
     TakeSnapshot,
 )
-from engine.sequence import Sequence, Step, StepResult
-from engine.session_desk import SessionDesk
-from engine.session_files import SessionMismatch
+from engine.requests.sequence import Sequence, Step, StepResult
+from engine.sessions.commands import SessionDesk
+from engine.sessions.files import SessionMismatch
 
 DIE_AFTER = 3
 SPECIAL_IDS = 3

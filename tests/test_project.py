@@ -51,7 +51,10 @@ def imported_by(*names: str) -> set[str]:
         (("pagechat.daemon", "pagechat.client", "pagechat.cli"), {"textual", "torch", "transformers", "kernels"}),
         (("pagechat.app", "pagechat.store"), {"torch", "transformers", "kernels"}),
         (("pagechat.bench",), {"textual", "torch", "transformers"}),
-        (("engine.protocol", "engine.config", "engine.blocks"), {"torch", "transformers", "textual", "pagechat"}),
+        (
+            ("engine.protocol", "engine.process.config", "engine.blocks"),
+            {"torch", "transformers", "textual", "pagechat"},
+        ),
         (("kernels",), {"engine", "pagechat", "transformers", "textual"}),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, tuple) else None,
@@ -61,7 +64,7 @@ def test_a_part_leaves_out_of_memory_what_it_must_not_know(modules: tuple[str, .
 
 
 def test_importing_torch_is_seen_by_the_check_above() -> None:
-    assert "torch" in imported_by("engine.runner")
+    assert "torch" in imported_by("engine.execution.runner")
 
 
 def test_a_foreign_kernels_package_is_named_in_one_sentence(tmp_path: Path) -> None:

@@ -5,10 +5,7 @@ tables.py      block tables of sequences: what every allocation policy shares
 paged.py       on demand, with prefix hits, forks, copy-on-write and swap: the policy `paged`
 contiguous.py  reservation of consecutive blocks: the policies that paging replaced
 runs.py        physical blocks for them: taken and given back as whole runs
-events.py      the numbered log of what changed
-mirror.py      the same state rebuilt elsewhere, from a snapshot and that log
-meter.py       who pays for which block-second, from the same log
-shadow.py      what each policy would hold of the live requests, without holding it
+observe/       the log of what changed, and what others make of it
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
-    from engine.blocks.events import EventLog
+    from engine.blocks.observe.events import EventLog
     from engine.blocks.tables import BlockTables
 
 Policy = Literal["paged", "contiguous-max", "contiguous-pow2", "contiguous-oracle"]

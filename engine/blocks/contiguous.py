@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from engine.blocks.events import EventLog
+from engine.blocks.observe.events import EventLog
 from engine.blocks.runs import RunPool
 from engine.blocks.tables import BlockTables, Match
-from engine.sequence import Sequence
+from engine.requests.sequence import Sequence
 
 Reservation = Literal["contiguous-max", "contiguous-pow2", "contiguous-oracle"]
 RESERVATIONS: tuple[Reservation, ...] = get_args(Reservation)

@@ -11,10 +11,10 @@ import hashlib
 import struct
 from collections.abc import Iterable
 
-from engine.blocks.events import EventLog
+from engine.blocks.observe.events import EventLog
 from engine.blocks.tables import BlockTables, Match, Moves
 from engine.protocol import EventKind
-from engine.sequence import Sequence, Span, common_prefix
+from engine.requests.sequence import Sequence, Span, common_prefix
 
 
 class PagedBlocks(BlockTables):

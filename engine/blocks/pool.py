@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.blocks.events import EventLog
+from engine.blocks.observe.events import EventLog
 
 
 class OutOfBlocks(RuntimeError):

@@ -6,7 +6,7 @@ costs two slices and a look at the holes, not a step per block. Blocks have one 
 
 from __future__ import annotations
 
-from engine.blocks.events import EventLog
+from engine.blocks.observe.events import EventLog
 from engine.blocks.pool import BlockPool, OutOfBlocks
 
 

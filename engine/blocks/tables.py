@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from engine.blocks.events import EventLog
+from engine.blocks.observe.events import EventLog
 from engine.blocks.pool import BlockPool
 from engine.protocol import SequenceSnapshot, Snapshot
-from engine.sequence import Sequence, Span
+from engine.requests.sequence import Sequence, Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.models.config import DecoderConfig, RopeConfig
-from engine.models.weights import Checkpoint, RandomWeights
+from engine.models.loading.weights import Checkpoint, RandomWeights
 from kernels import ops
 from kernels.ops import AttentionPlan, Form, Linear
 

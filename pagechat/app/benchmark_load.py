@@ -9,24 +9,18 @@ from collections.abc import AsyncIterator, Sequence
 
 from engine.core import EngineCore
 from engine.protocol import (
-    Accepted,
     AddRequest,
     BlockContent,
-    ChatMessage,
-    ChatOptions,
-    Delta,
-    Finished,
     ModelInfo,
     SamplingParams,
     SessionAction,
     SessionInfo,
     SessionReply,
     Snapshot,
-    Status,
     StepReport,
-    ThroughputStatus,
 )
-from engine.sequence import Step, StepResult
+from engine.requests.sequence import Step, StepResult
+from pagechat.protocol import Accepted, ChatMessage, ChatOptions, Delta, Finished, Status, ThroughputStatus
 from pagechat.store import Role
 
 TABS = 4

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from engine.protocol import ChatOptions
+from pagechat.protocol import ChatOptions
 
 
 class ChatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

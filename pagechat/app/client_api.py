@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from engine.protocol import (
-    Accepted,
-    BlockContent,
-    ChatMessage,
-    ChatOptions,
-    Delta,
-    Finished,
-    SessionAction,
-    SessionInfo,
-    SessionReply,
-    Snapshot,
-    Status,
-    StepReport,
-)
+from engine.protocol import BlockContent, SessionAction, SessionInfo, SessionReply, Snapshot, StepReport
+from pagechat.protocol import Accepted, ChatMessage, ChatOptions, Delta, Finished, Status
 
 
 class Reports(Protocol):

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.protocol import ChatMessage
 from pagechat.app import choosing
 from pagechat.app.chat_settings import ChatSettings, settings_from
 from pagechat.app.client_api import Client
@@ -21,6 +20,7 @@ from pagechat.app.fetching import Asking, fetch
 from pagechat.app.message import Message
 from pagechat.app.rate import Rate
 from pagechat.client import DaemonGone
+from pagechat.protocol import ChatMessage
 from pagechat.store import Chat, StoredMessage
 from pagechat.text_safety import sanitize
 

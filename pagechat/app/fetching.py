@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from engine.protocol import Accepted, ChatMessage, ChatOptions, Delta
 from pagechat.app.client_api import Client
 from pagechat.app.message import Message, fail, finish
 from pagechat.client import DaemonGone, RequestFailed
+from pagechat.protocol import Accepted, ChatMessage, ChatOptions, Delta
 
 
 @dataclass(frozen=True, slots=True)

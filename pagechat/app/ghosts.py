@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from engine.blocks.mirror import PoolMirror
+from engine.blocks.observe.mirror import PoolMirror
 from engine.protocol import ShadowRegion, ShadowStatus
 from pagechat.app.panels.compare import NAMES, WORDS
 from pagechat.app.pool_view import PoolView

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from engine.config import EngineConfig
+from engine.process.config import EngineConfig
 from pagechat import rundir
 
 MOST_REMEMBERED = 10

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.blocks.mirror import MirrorGap
-from engine.protocol import Snapshot, Status, StepReport
+from engine.blocks.observe.mirror import MirrorGap
+from engine.protocol import Snapshot, StepReport
 from pagechat.app.client_api import Client
 from pagechat.client import ClientError, DaemonGone, RequestFailed
+from pagechat.protocol import Status
 
 Phase = Literal["connecting", "loading", "ready", "lost", "failed"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.protocol import Finished
+from pagechat.protocol import Finished
 from pagechat.store import MessageStatus, Role
 from pagechat.text_safety import sanitize
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 
-from engine.blocks.mirror import MirrorGap
+from engine.blocks.observe.mirror import MirrorGap
 from engine.protocol import Snapshot
 from pagechat.app.letters import Letters
 from pagechat.app.pool_view import PoolView

@@ -11,7 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from engine.blocks.mirror import PoolMirror
+from engine.blocks.observe.mirror import PoolMirror
 from engine.protocol import PoolStatus, ShadowStatus, Snapshot, StepReport
 from pagechat.app.cells import Cell, Flash, Group
 from pagechat.app.letters import Letters

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.protocol import ChatMessage
 from pagechat.app.client_api import Client
 from pagechat.app.conversation import Conversation
+from pagechat.protocol import ChatMessage
 
 
 async def pieces(client: Client, context: Sequence[ChatMessage]) -> list[str]:

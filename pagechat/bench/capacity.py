@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from engine.config import BLOCK_SIZES
+from engine.process.config import BLOCK_SIZES
 from pagechat.bench.presets import PRESETS, find
 from pagechat.bench.shape import DTYPE_BYTES, ModelShape, ShapeError, read_config
 from pagechat.sizes import SizeError, format_size, parse_size

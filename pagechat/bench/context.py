@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import msgspec
 import typer
 
-from engine.config import BLOCK_SIZES, EngineConfig
+from engine.process.config import BLOCK_SIZES, EngineConfig
 from pagechat.bench.loading import checked, narrate, numbers, say, stop
 from pagechat.bench.machine import Machine, this_machine
 from pagechat.bench.plot import Line, as_svg, round_up
 from pagechat.bench.simulate import print_result
 
 if TYPE_CHECKING:
-    from engine.models.loading import LoadedModel
-    from engine.runner import Runner
-    from engine.sequence import Step
+    from engine.execution.runner import Runner
+    from engine.models.loading.load import LoadedModel
+    from engine.requests.sequence import Step
 
 SEED = 20261130
 """Of where the blocks lie."""
@@ -104,7 +104,7 @@ def what_fits(
 def scattered_step(runner: Runner, batch: int, context: int) -> Step:
     """The last token of so many chats, whose blocks lie anywhere in the pool."""
     from engine.protocol import SamplingParams
-    from engine.sequence import Sequence, Span, Step
+    from engine.requests.sequence import Sequence, Span, Step
 
     each = -(-context // runner.block_size)
     blocks = random.Random(SEED).sample(range(1, runner.num_blocks + 1), batch * each)  # noqa: S311 (no secret)
@@ -140,7 +140,7 @@ def measure(model: LoadedModel, cells: list[tuple[int, int]], block_size: int, s
     """The cells in turns of `seconds`, in a pool that is as large as the largest needs."""
     import torch
 
-    from engine.runner import Runner
+    from engine.execution.runner import Runner
 
     runner = Runner(model, max(batch * -(-context // block_size) for batch, context in cells), block_size)
     for pool in runner.kv:
@@ -227,7 +227,7 @@ def context_command(
     import torch
 
     from engine import models
-    from engine.memory import available_bytes
+    from engine.process.memory import available_bytes
 
     try:
         loaded = models.load(models.resolve(model, narrate), config, narrate)

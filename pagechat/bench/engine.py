@@ -18,8 +18,8 @@ import msgspec
 import typer
 
 from engine.blocks import POLICIES, Policy
-from engine.config import BLOCK_SIZES, EngineConfig
 from engine.core import EngineCore
+from engine.process.config import BLOCK_SIZES, EngineConfig
 from engine.protocol import StepReport, encode
 from pagechat.bench.loading import checked, narrate
 from pagechat.bench.machine import Machine, this_machine
@@ -29,7 +29,7 @@ from pagechat.bench.rounds import Ask, Contender, Measurement, give, make_asks, 
 from pagechat.sizes import SizeError, parse_size
 
 if TYPE_CHECKING:
-    from engine.models.loading import LoadedModel
+    from engine.models.loading.load import LoadedModel
 
 
 class EngineBench(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,8 +172,8 @@ def _bench(
     import torch
 
     from engine import models
-    from engine.memory import choose_num_blocks
-    from engine.runner import make_runner
+    from engine.execution.runner import make_runner
+    from engine.process.memory import choose_num_blocks
 
     try:
         path = Path(config.model) if config.random_weights else models.resolve(config.model, narrate)

@@ -8,7 +8,7 @@ from typing import NoReturn
 import msgspec
 import typer
 
-from engine.config import EngineConfig
+from engine.process.config import EngineConfig
 from engine.protocol import LoadProgress
 from pagechat.text_safety import sanitize
 

@@ -16,11 +16,11 @@ from typing import Annotated
 import msgspec
 import typer
 
-from engine import sequence
-from engine.accounting import Accounting
 from engine.blocks import make_tables
+from engine.blocks.observe.accounting import Accounting
 from engine.protocol import AddRequest, SamplingParams
-from engine.scheduler import Scheduler
+from engine.requests import sequence
+from engine.scheduling.scheduler import Scheduler
 from pagechat.bench.machine import Machine, this_machine
 from pagechat.bench.simulate import print_result
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import msgspec
 import typer
 
-from engine.config import EngineConfig
+from engine.process.config import EngineConfig
 from pagechat.bench.loading import checked, narrate, say, stop
 from pagechat.bench.machine import Machine, this_machine
 from pagechat.bench.simulate import print_result
 
 if TYPE_CHECKING:
-    from engine.models.loading import LoadedModel
+    from engine.models.loading.load import LoadedModel
 
 PASSAGE = Path(__file__).with_name("passage.txt")
 """What is read where nothing else is given: always the same, so that figures of different days compare."""

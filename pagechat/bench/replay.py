@@ -11,10 +11,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from engine.blocks import make_tables
-from engine.blocks.events import EventLog, SilentLog
+from engine.blocks.observe.events import EventLog, SilentLog
 from engine.protocol import SamplingParams
-from engine.scheduler import Scheduler
-from engine.sequence import Sequence, Step
+from engine.requests.sequence import Sequence, Step
+from engine.scheduling.scheduler import Scheduler
 from pagechat.bench.outcome import Held, Outcome, Sample, Setup, Waste
 from pagechat.bench.traces import HASHED_TOKENS, Trace, TraceRequest
 

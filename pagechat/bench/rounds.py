@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from engine.blocks.mirror import PoolMirror
+from engine.blocks.observe.mirror import PoolMirror
 from engine.core import EngineCore
 from engine.protocol import AddRequest, SamplingParams, StepReport
 

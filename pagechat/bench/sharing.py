@@ -16,7 +16,7 @@ import msgspec
 
 from engine.core import EngineCore
 from engine.protocol import AddRequest, BeamParams, SamplingParams
-from engine.sequence import Step, StepResult
+from engine.requests.sequence import Step, StepResult
 from pagechat.bench.machine import Machine, this_machine
 from pagechat.bench.parallel import run_parallel
 from pagechat.bench.traces import Trace, draw

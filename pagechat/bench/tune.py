@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from engine.config import BLOCK_SIZES
+from engine.process.config import BLOCK_SIZES
 from pagechat.bench.machine import Machine, this_machine
 from pagechat.bench.outcome import Outcome, Setup
 from pagechat.bench.simulate import narrate, print_result, slots_of_pool, tokens_counter

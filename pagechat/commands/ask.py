@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.protocol import Accepted, BeamParams, ChatMessage, ChatOptions, Delta, Finished
+from engine.protocol import BeamParams
 from pagechat.client import AsyncEngineClient, ClientError, RequestFailed
 from pagechat.commands import exits
 from pagechat.commands.watch import silence_stdout
 from pagechat.daemon.launch import Launched, ensure_daemon
 from pagechat.daemon.narrate import Narrator
+from pagechat.protocol import Accepted, ChatMessage, ChatOptions, Delta, Finished
 from pagechat.signals import cancel_on_signal
 from pagechat.store import MessageStatus, Store
 from pagechat.text_safety import sanitize

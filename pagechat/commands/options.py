@@ -11,7 +11,7 @@ from pagechat.commands import exits
 from pagechat.commands.exits import CommandError
 
 if TYPE_CHECKING:
-    from engine.config import EngineConfig
+    from engine.process.config import EngineConfig
 
 RunDir = Annotated[
     Path | None,
@@ -113,7 +113,7 @@ def engine_config(**given: Any) -> EngineConfig:
     import msgspec
 
     from engine.blocks import POLICIES
-    from engine.config import BLOCK_SIZES, EngineConfig
+    from engine.process.config import BLOCK_SIZES, EngineConfig
     from pagechat.sizes import SizeError, parse_size
 
     values = {name: value for name, value in given.items() if value is not None}

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from engine.protocol import BeamParams, ChatOptions
+from engine.protocol import BeamParams
 from pagechat.commands import exits
 from pagechat.commands.exits import CommandError
+from pagechat.protocol import ChatOptions
 
 
 def chat_options(**given: Any) -> ChatOptions:

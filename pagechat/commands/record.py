@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from engine.blocks.mirror import MirrorGap, PoolMirror
+from engine.blocks.observe.mirror import MirrorGap, PoolMirror
 from pagechat.client import AsyncEngineClient, DaemonGone, RequestFailed, Telemetry
 from pagechat.commands.exits import FAILED, OK, CommandError
 from pagechat.recording import Recorder

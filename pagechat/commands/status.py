@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from engine.protocol import PoolStatus, RequestStatus, ShadowStatus, Status
+from engine.protocol import PoolStatus, ShadowStatus
 from pagechat.client import AsyncEngineClient, NoDaemon
 from pagechat.commands import exits
 from pagechat.commands.tables import aligned
+from pagechat.protocol import RequestStatus, Status
 from pagechat.text_safety import one_line, sanitize
 
 MOST_REQUESTS = 20

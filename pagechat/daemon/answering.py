@@ -19,16 +19,12 @@ from pathlib import Path
 
 from engine.protocol import (
     AbortRequest,
-    Accepted,
     AddRequest,
     CacheMiss,
-    Delta,
     EngineReady,
-    Failed,
     FinishReason,
     SetPriority,
     StepOutputs,
-    Stopping,
     TokenOutput,
 )
 from pagechat.daemon import text
@@ -39,6 +35,7 @@ from pagechat.daemon.observer import Observer
 from pagechat.daemon.requests import Answer, Receiver, Request, Requests
 from pagechat.daemon.sessions import MAX_NAME
 from pagechat.daemon.supervisor import Supervisor
+from pagechat.protocol import Accepted, Delta, Failed, Stopping
 
 log = logging.getLogger(__name__)
 

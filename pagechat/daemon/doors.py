@@ -13,11 +13,11 @@ from typing import Literal
 
 import zmq
 
-from engine import protocol
-from engine.protocol import Message
+from engine.protocol import Message, encode
 from pagechat import rundir
 from pagechat.daemon.curve import Gatekeeper
 from pagechat.daemon.http.address import Address, AddressError
+from pagechat.protocol import MAX_CLIENT_FRAME
 from pagechat.remote import keep_alive
 from pagechat.sockets import LoopSocket
 
@@ -49,7 +49,7 @@ class Doors:
         router = context.socket(zmq.ROUTER)
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.SNDHWM, client_queue)
-        router.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_CLIENT_FRAME)
+        router.setsockopt(zmq.MAXMSGSIZE, MAX_CLIENT_FRAME)
         router.bind(rundir.endpoint(run_dir, "clients"))
         self._router = LoopSocket(router, self._on_frames)
         self._gatekeeper: Gatekeeper | None = None
@@ -87,7 +87,7 @@ class Doors:
     def try_send(self, client: bytes, message: Message) -> Literal["sent", "full", "gone"]:
         """Queues a message, or says why not: the client does not read, or it is not there any more."""
         try:
-            self._router.send(client, protocol.encode(message))
+            self._router.send(client, encode(message))
         except zmq.Again:
             return "full"
         except zmq.ZMQError as error:

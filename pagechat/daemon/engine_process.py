@@ -17,7 +17,7 @@ import msgspec
 import zmq
 
 from engine import protocol
-from engine.config import EngineConfig
+from engine.process.config import EngineConfig
 from engine.protocol import Command, EngineFailed, Ping, Pong, Reply, Shutdown
 from pagechat import rundir
 from pagechat.daemon import installation

@@ -18,28 +18,8 @@ from typing import Any
 import msgspec
 import zmq
 
-from engine import protocol
-from engine.config import EngineConfig
-from engine.protocol import (
-    Cancel,
-    Chat,
-    Failed,
-    Finished,
-    GetBlock,
-    GetPieces,
-    GetSnapshot,
-    GetStatus,
-    GetUsage,
-    Hello,
-    ListSessions,
-    ManageSession,
-    Message,
-    Rejected,
-    RequestStatus,
-    SetPriority,
-    Status,
-    StopDaemon,
-)
+from engine.process.config import EngineConfig
+from engine.protocol import GetBlock, GetUsage, ListSessions, Message, ProtocolError, SetPriority, decode_report, encode
 from pagechat import __version__
 from pagechat.daemon import pieces, sessions
 from pagechat.daemon.answering import Answering
@@ -56,6 +36,22 @@ from pagechat.daemon.http.service import Service
 from pagechat.daemon.pool_watch import PoolWatch, takeover
 from pagechat.daemon.sessions import MAX_NAME
 from pagechat.daemon.supervisor import Listeners, Patience, Supervisor
+from pagechat.protocol import (
+    Cancel,
+    Chat,
+    Failed,
+    Finished,
+    GetPieces,
+    GetSnapshot,
+    GetStatus,
+    Hello,
+    ManageSession,
+    Rejected,
+    RequestStatus,
+    Status,
+    StopDaemon,
+    decode_client_message,
+)
 
 log = logging.getLogger(__name__)
 
@@ -200,8 +196,8 @@ class Front:
 
     def _on_frame(self, client: bytes, frame: bytes) -> None:
         try:
-            message = protocol.decode_client_message(frame)
-        except protocol.ProtocolError as error:
+            message = decode_client_message(frame)
+        except ProtocolError as error:
             self._doors.send(client, refuse(frame, str(error)))
             return
         match message:
@@ -268,14 +264,14 @@ class Front:
         if self.supervisor.state == "ready":
             self._pool.start()
             # Mirrors of the engine before would take the new one's numbers, which start at 0, for old news.
-            self._doors.publish(protocol.encode(takeover()))
+            self._doors.publish(encode(takeover()))
         self._on_change(self)
 
     def _on_report(self, frame: bytes) -> None:
         self._doors.publish(frame)
         try:
-            report = protocol.decode_report(frame)
-        except protocol.ProtocolError:
+            report = decode_report(frame)
+        except ProtocolError:
             log.exception("the engine published a report that cannot be read")
             return
         self._pool.feed(report)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.protocol import BeamParams, ChatOptions
+from engine.protocol import BeamParams
+from pagechat.protocol import ChatOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from engine import protocol
-from engine.protocol import Failed, Message, Rejected, Welcome
+from engine.protocol import Message
 from pagechat import __version__
 from pagechat.daemon.sessions import MAX_NAME
+from pagechat.protocol import Failed, Rejected, Welcome
 
 
 def greet(version: int, telemetry: str, telemetry_port: int | None = None) -> Welcome | Rejected:

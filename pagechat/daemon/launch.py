@@ -14,10 +14,10 @@ from pathlib import Path
 
 import zmq
 
-from engine import protocol
-from engine.protocol import Hello, Welcome
+from engine.protocol import VERSION, encode
 from pagechat import rundir
 from pagechat.daemon.installation import environment, module_command
+from pagechat.protocol import Hello, Welcome, decode_front_message
 from pagechat.remote import remote
 
 START_S = 30.0
@@ -108,10 +108,10 @@ def _wait_for_answer(directory: Path, launched: Launched | None) -> int | None:
     socket.setsockopt(zmq.RECONNECT_IVL, _POLL_MS)
     try:
         socket.connect(rundir.endpoint(directory, "clients"))
-        socket.send(protocol.encode(Hello(version=protocol.VERSION, client="launch")))
+        socket.send(encode(Hello(version=VERSION, client="launch")))
         while time.monotonic() < deadline:
             if socket.poll(_POLL_MS):
-                answer = protocol.decode_front_message(socket.recv())
+                answer = decode_front_message(socket.recv())
                 if isinstance(answer, Welcome):
                     return answer.pid
                 info = rundir.daemon_info(directory)  # it answers, if only to say that it speaks otherwise

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from engine.protocol import GetPieces, Pieces, Rejected
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation
 from pagechat.daemon.text import ModelText
+from pagechat.protocol import GetPieces, Pieces, Rejected
 
 
 async def answer(

@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from engine.blocks.mirror import MirrorGap, PoolMirror
-from engine.protocol import NO_EVENT, PoolStatus, SchedulerStatus, ShadowStatus, Snapshot, StepReport, ThroughputStatus
+from engine.blocks.observe.mirror import MirrorGap, PoolMirror
+from engine.protocol import NO_EVENT, PoolStatus, ShadowStatus, Snapshot, StepReport
 from pagechat.daemon.errors import RequestError
+from pagechat.protocol import SchedulerStatus, ThroughputStatus
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.protocol import Finished, FinishReason, Message, Timing, TokenLogprobs, TokenOutput, Usage
+from engine.protocol import FinishReason, Message, TokenLogprobs, TokenOutput
 from pagechat.daemon.answer import AnswerText
 from pagechat.daemon.generation import Generation
+from pagechat.protocol import Finished, Timing, Usage
 
 
 class Receiver(Protocol):

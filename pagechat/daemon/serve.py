@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.config import EngineConfig
+from engine.process.config import EngineConfig
 from engine.protocol import EngineReady
 from pagechat import __version__, rundir
 from pagechat.daemon.front import Front, TcpPlan

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from engine.protocol import Command, GetBlock, GetUsage, ListSessions, ManageSession, Message, Rejected, SessionCommand
+from engine.protocol import Command, GetBlock, GetUsage, ListSessions, Message, SessionCommand
 from pagechat.daemon.errors import RequestError
+from pagechat.protocol import ManageSession, Rejected
 from pagechat.store import data_dir
 
 MAX_NAME = 256

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import zmq
 
 from engine import protocol
-from engine.config import EngineConfig
+from engine.process.config import EngineConfig
 from engine.protocol import (
     BlockContent,
     Command,

@@ -14,12 +14,13 @@ from typing import Any
 
 import msgspec
 
-from engine.protocol import ChatOptions, SamplingParams, SamplingRules
+from engine.protocol import SamplingParams, SamplingRules
 from pagechat.daemon.answer import AnswerText
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation, Prompt, Text
 from pagechat.daemon.prompt import ChatTokenizer
 from pagechat.daemon.template import PLAIN_TEMPLATE, ChatTemplate
+from pagechat.protocol import ChatOptions
 
 CHAT_TEMPERATURE = 0.7
 CHAT_TOP_P = 0.95

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from engine.beam import BeamSearch
 from engine.core import EngineCore
 from engine.protocol import AddRequest, BeamParams, SamplingParams, StepReport, TokenOutput
-from engine.sequence import UNKNOWN, Span, Step, StepResult
+from engine.requests.beams import BeamSearch
+from engine.requests.sequence import UNKNOWN, Span, Step, StepResult
 
 VOCAB = 50
 

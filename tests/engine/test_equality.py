@@ -12,12 +12,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine import models
-from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.models.loading import LoadedModel
+from engine.execution.runner import Runner
+from engine.models.loading.load import LoadedModel
+from engine.process.config import EngineConfig
 from engine.protocol import AddRequest, BeamParams, SamplingParams, SessionCommand
-from engine.runner import Runner
-from engine.session_desk import SessionDesk
+from engine.sessions.commands import SessionDesk
 from tests.engine.fakes import run, tokens_of
 from tests.models import tiny_llama
 

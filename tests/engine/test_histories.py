@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.blocks.mirror import MirrorGap, PoolMirror
+from engine.blocks.observe.mirror import MirrorGap, PoolMirror
 from engine.core import EngineCore
 from engine.protocol import BeamParams, Snapshot, StepReport, TokenOutput, decode_report, encode
 from tests.engine.fakes import expected_answer, expected_beams, make_core, request

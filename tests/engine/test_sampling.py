@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from engine.core import EngineCore
-from engine.models.loading import LoadedModel
+from engine.models.loading.load import LoadedModel
 from engine.protocol import BeamParams, Grammar, StepOutputs, TokenLogprobs, TokenOutput, decode_reply, encode
 from tests.engine.fakes import run, tokens_of
 from tests.engine.test_equality import ask, load, make_core

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.protocol import ChatOptions, Delta
 from pagechat.client import EngineClient, RequestFailed
+from pagechat.protocol import ChatOptions, Delta
 from tests.daemons import serving, user, wait_until
 from tests.models import tiny_llama
 

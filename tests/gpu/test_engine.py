@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from engine import models
-from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.cuda.runner import CudaRunner
-from engine.models.loading import LoadedModel
+from engine.execution.cuda.runner import CudaRunner
+from engine.execution.runner import make_runner
+from engine.models.loading.load import LoadedModel
+from engine.process.config import EngineConfig
 from engine.protocol import AddRequest, BeamParams, SamplingParams
-from engine.runner import make_runner
 from tests.engine.fakes import run, tokens_of
 from tests.models import tiny_llama
 
@@ -152,7 +152,7 @@ def test_greedy_text_of_the_default_model(tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_model_beside_another_process_takes_what_is_left(tiny: Path) -> None:
-    from engine.memory import choose_num_blocks
+    from engine.process.memory import choose_num_blocks
 
     model = load(tiny, "cuda", "bfloat16")
     free, total = torch.cuda.mem_get_info()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine.blocks import POLICIES
-from engine.config import EngineConfig
+from engine.process.config import EngineConfig
 from pagechat.cli import daemon_main
 from pagechat.commands.exits import CommandError
 from pagechat.commands.options import engine_config

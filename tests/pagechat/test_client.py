@@ -12,10 +12,19 @@ from typing import Any
 
 import pytest
 
-from engine import protocol
-from engine.protocol import Accepted, Chat, ChatMessage, ChatOptions, Delta, Finished
+from engine.protocol import VERSION
 from pagechat import rundir
 from pagechat.client import AsyncEngineClient, DaemonGone, EngineClient, NoDaemon, RequestFailed
+from pagechat.protocol import (
+    MAX_CLIENT_FRAME,
+    Accepted,
+    Chat,
+    ChatMessage,
+    ChatOptions,
+    Delta,
+    Finished,
+    decode_client_message,
+)
 from pagechat.rundir import DaemonInfo, DaemonLock
 from tests.daemons import ROOT, running_front, serving, user, wait_until
 
@@ -54,7 +63,7 @@ async def test_a_daemon_that_is_just_starting_is_waited_for() -> None:
 
 async def test_another_version_is_told_apart_from_no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_front():
-        monkeypatch.setattr(protocol, "VERSION", protocol.VERSION + 1)
+        monkeypatch.setattr("pagechat.client.VERSION", VERSION + 1)
         greeting = asyncio.create_task(AsyncEngineClient.connect())
         await asyncio.sleep(0)
         monkeypatch.undo()
@@ -78,7 +87,7 @@ async def test_another_version_is_told_apart_from_no_daemon(monkeypatch: pytest.
         (ChatMessage(role="user", content="x"), ChatOptions(stop=[""])),
         (ChatMessage(role="user", content="x"), ChatOptions(stop=["x"] * 17)),
         (ChatMessage(role="user", content="x"), ChatOptions(max_tokens=0)),
-        (ChatMessage(role="user", content="x" * (protocol.MAX_CLIENT_FRAME + 1)), ChatOptions()),
+        (ChatMessage(role="user", content="x" * (MAX_CLIENT_FRAME + 1)), ChatOptions()),
     ],
     ids=range(10),
 )
@@ -243,4 +252,4 @@ def test_a_frame_holds_what_was_given() -> None:
     from pagechat.client import _checked
 
     chat = Chat(request_id="r", session="s", messages=user("hé 🌶"), options=ChatOptions(stop=["\n"]))
-    assert protocol.decode_client_message(_checked(chat)) == chat
+    assert decode_client_message(_checked(chat)) == chat

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from engine.blocks.mirror import MirrorGap
+from engine.blocks.observe.mirror import MirrorGap
 from pagechat.app.arrangement import ORDERS
 from pagechat.app.commands import Command
 from pagechat.app.panels.figures import newest_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.blocks.mirror import PoolMirror, Table
+from engine.blocks.observe.mirror import PoolMirror, Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from engine.blocks.mirror import PoolMirror
+from engine.blocks.observe.mirror import PoolMirror
 from pagechat.app.conversation import Conversation
 from pagechat.app.panels import NAME, PaneData, cut
 from pagechat.app.panels.figures import newest_table

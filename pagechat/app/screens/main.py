@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Footer, TextArea
 
-from engine.blocks.mirror import MirrorGap
+from engine.blocks.observe.mirror import MirrorGap
 from engine.protocol import ModelInfo
 from pagechat.app.block_names import BlockNames
 from pagechat.app.block_texts import BlockTexts

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from engine.protocol import Status
+from pagechat.protocol import Status
 from pagechat.text_safety import sanitize
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from engine.protocol import Delta, Finished, TokenLogprobs
+from engine.protocol import TokenLogprobs
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Generation, Prompt
 from pagechat.daemon.http.admission import Ticket
@@ -17,6 +17,7 @@ from pagechat.daemon.http.logprobs import Bytes
 from pagechat.daemon.http.refusal import ApiError
 from pagechat.daemon.http.schemas.base import Generating
 from pagechat.daemon.http.service import Service, new_id, now
+from pagechat.protocol import Delta, Finished
 
 
 def service_of(request: Request) -> Service:

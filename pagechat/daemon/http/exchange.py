@@ -12,10 +12,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from engine.protocol import Accepted, Delta, Failed, Finished, Message
+from engine.protocol import Message
 from pagechat.daemon.answering import Answering
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Generation
+from pagechat.protocol import Accepted, Delta, Failed, Finished
 
 
 class ClientGone(Exception):

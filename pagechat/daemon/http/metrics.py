@@ -14,10 +14,11 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from engine.protocol import FinishReason, PoolEvent, Status, StepReport
+from engine.protocol import FinishReason, PoolEvent, StepReport
 from pagechat.daemon.http.admission import Admission
 from pagechat.daemon.observer import Observer
 from pagechat.daemon.requests import Answer, Request
+from pagechat.protocol import Status
 
 PREFIX = "pagechat:"
 VLLM_PREFIX = "vllm:"

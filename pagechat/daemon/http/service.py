@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.protocol import EngineReady, Status
+from engine.protocol import EngineReady
 from pagechat.daemon.answering import Answering
 from pagechat.daemon.http.admission import Admission
 from pagechat.daemon.http.metrics import Metrics
 from pagechat.daemon.http.refusal import ApiError
 from pagechat.daemon.supervisor import Supervisor
 from pagechat.daemon.text import ModelText
+from pagechat.protocol import Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engine.protocol import Finished
+from pagechat.protocol import Finished
 
 
 def usage(ends: Sequence[Finished], answers: int) -> dict[str, Any]:

@@ -14,12 +14,12 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from engine.protocol import Delta, Finished
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.http.call import Call
 from pagechat.daemon.http.errors import from_request_error
 from pagechat.daemon.http.exchange import ClientGone, Listener
 from pagechat.daemon.http.refusal import ApiError
+from pagechat.protocol import Delta, Finished
 
 log = logging.getLogger(__name__)
 

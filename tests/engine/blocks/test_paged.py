@@ -2,7 +2,7 @@
 
 from engine.blocks.paged import PagedBlocks
 from engine.protocol import SamplingParams
-from engine.sequence import Sequence
+from engine.requests.sequence import Sequence
 
 
 def make_sequence(number: int, tokens: list[int], salt: bytes = b"") -> Sequence:

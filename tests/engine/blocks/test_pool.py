@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.blocks.events import EventLog
+from engine.blocks.observe.events import EventLog
 from engine.blocks.pool import BlockPool, OutOfBlocks
 
 

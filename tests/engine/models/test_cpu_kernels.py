@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from engine import models
-from engine.config import EngineConfig
-from engine.models.loading import LoadedModel
+from engine.models.loading import names
+from engine.models.loading.load import LoadedModel
+from engine.process.config import EngineConfig
 from kernels import ops
 from pagechat.bench import quality
 from tests.models import tiny_llama
@@ -57,7 +58,7 @@ def logits(
 
 @pytest.fixture(scope="module")
 def needs_kernels() -> None:
-    problem = ops.start_cpu_kernels(models.names.cache_dir() / "kernels", print)
+    problem = ops.start_cpu_kernels(names.cache_dir() / "kernels", print)
     if problem is not None:
         pytest.skip(problem)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.config import EngineConfig
 from engine.models import load
-from engine.models.loading import LoadedModel
+from engine.models.loading.load import LoadedModel
+from engine.process.config import EngineConfig
 from kernels import ops
 from tests.models import tiny_llama
 

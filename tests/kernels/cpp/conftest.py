@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.models.names import cache_dir
+from engine.models.loading.names import cache_dir
 from kernels import ops
 
 

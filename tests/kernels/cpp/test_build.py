@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.models.names import cache_dir
+from engine.models.loading.names import cache_dir
 from kernels.cpp import build
 
 

@@ -13,30 +13,32 @@ from dataclasses import dataclass, field
 
 from engine.core import EngineCore
 from engine.protocol import (
-    Accepted,
     AddRequest,
     BlockContent,
-    ChatMessage,
-    ChatOptions,
-    Delta,
-    Finished,
     GetBlock,
     LoadProgress,
     ModelInfo,
     SamplingParams,
-    SchedulerStatus,
     SessionAction,
     SessionInfo,
     SessionReply,
     Snapshot,
-    Status,
     StepReport,
+)
+from engine.sessions.residents import UnknownSession
+from pagechat.client import DaemonGone, RequestFailed
+from pagechat.protocol import (
+    Accepted,
+    ChatMessage,
+    ChatOptions,
+    Delta,
+    Finished,
+    SchedulerStatus,
+    Status,
     ThroughputStatus,
     Timing,
     Usage,
 )
-from engine.sessions import UnknownSession
-from pagechat.client import DaemonGone, RequestFailed
 from tests.engine.fakes import ContentExecutor
 
 MODEL = ModelInfo(

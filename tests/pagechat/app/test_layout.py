@@ -9,12 +9,12 @@ from textual import constants
 from textual._xterm_parser import XTermParser
 from textual.events import Key
 
-from engine.protocol import ChatMessage
 from pagechat.app import pool_view
 from pagechat.app.keys import read_alt_keys
 from pagechat.app.widgets.block_map import BlockMap
 from pagechat.app.widgets.composer import Composer
 from pagechat.app.widgets.memory_pane import MemoryPane
+from pagechat.protocol import ChatMessage
 from tests.pagechat.app.conftest import OpenApp
 from tests.pagechat.app.fake import FakeDaemon
 from tests.pagechat.app.waiting import say, screen_text, wait_until

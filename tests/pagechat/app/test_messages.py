@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from engine.protocol import ChatMessage, ChatOptions
 from pagechat.app.app import PagechatApp
 from pagechat.app.chat_settings import ChatSettings
 from pagechat.app.message import Message
 from pagechat.app.screens.facts import FactsScreen, facts_table, miss_text
 from pagechat.app.screens.settings import SettingsScreen
 from pagechat.app.widgets.messages import Answer
+from pagechat.protocol import ChatMessage, ChatOptions
 from pagechat.store import Store
 from tests.pagechat.app.conftest import OpenApp
 from tests.pagechat.app.fake import FakeDaemon

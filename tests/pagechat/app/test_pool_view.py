@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.blocks.mirror import MirrorGap, PoolMirror
+from engine.blocks.observe.mirror import MirrorGap, PoolMirror
 from engine.protocol import PoolEvent, SequenceSnapshot, Snapshot, StepReport
 from pagechat.app.cells import Cell
 from pagechat.app.letters import LETTERS, NO_LETTER, Letters

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from engine.config import BLOCK_SIZES
+from engine.process.config import BLOCK_SIZES
 from pagechat.bench.capacity import capacity, capacity_command
 from pagechat.bench.presets import PRESETS
 

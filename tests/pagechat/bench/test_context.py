@@ -13,8 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 from engine import models
-from engine.config import EngineConfig
-from engine.runner import Runner
+from engine.execution.runner import Runner
+from engine.process.config import EngineConfig
 from pagechat.bench import context
 from pagechat.bench.context import Cell, Fit, fit, scattered_step, time_steps, what_fits
 from pagechat.bench.plot import Line, as_svg, round_up

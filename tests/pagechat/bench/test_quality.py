@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from engine import models
-from engine.config import EngineConfig
+from engine.process.config import EngineConfig
 from pagechat.bench.quality import PASSAGE, Reading, first_tokens, quality_command, read
 from tests.models import tiny_llama
 

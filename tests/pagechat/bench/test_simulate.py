@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from engine.blocks import POLICIES, Policy
-from engine.blocks.events import EventLog
+from engine.blocks.observe.events import EventLog
 from pagechat.bench.outcome import Outcome, Setup, StepCost
 from pagechat.bench.replay import Replay
 from pagechat.bench.sharing import share

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from engine.config import BLOCK_SIZES
+from engine.process.config import BLOCK_SIZES
 from pagechat.bench.pool import Load, measure
 from pagechat.bench.tune import Row, recommend, tune_command
 

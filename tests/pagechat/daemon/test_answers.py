@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine.protocol import BeamParams, ChatOptions, Delta, Finished
+from engine.protocol import BeamParams
 from pagechat.client import AsyncEngineClient, EngineClient, RequestFailed
+from pagechat.protocol import ChatOptions, Delta, Finished
 from tests.daemons import notes, running_front, until, user
 
 pytestmark = pytest.mark.usefixtures("fake_engine")

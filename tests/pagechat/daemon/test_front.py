@@ -15,10 +15,15 @@ import msgspec
 import pytest
 import zmq
 
-from engine import protocol
-from engine.blocks.mirror import PoolMirror
-from engine.config import EngineConfig
-from engine.protocol import (
+from engine.blocks.observe.mirror import PoolMirror
+from engine.process.config import EngineConfig
+from engine.protocol import VERSION, Message, encode
+from pagechat import rundir
+from pagechat.client import AsyncEngineClient, DaemonGone, RequestFailed
+from pagechat.daemon.front import Front
+from pagechat.daemon.supervisor import Patience
+from pagechat.protocol import (
+    MAX_CLIENT_FRAME,
     Accepted,
     Chat,
     ChatMessage,
@@ -26,14 +31,10 @@ from engine.protocol import (
     Delta,
     Failed,
     Finished,
-    Message,
     Rejected,
     Status,
+    decode_front_message,
 )
-from pagechat import rundir
-from pagechat.client import AsyncEngineClient, DaemonGone, RequestFailed
-from pagechat.daemon.front import Front
-from pagechat.daemon.supervisor import Patience
 from tests.daemons import QUICK, notes, running_front, socket_files, until, user, whole
 
 pytestmark = pytest.mark.usefixtures("fake_engine")
@@ -67,7 +68,7 @@ def raw_client(**options: int) -> zmq.Socket[bytes]:
 
 async def received(socket: zmq.Socket[bytes]) -> Message:
     await until(lambda: socket.poll(0), "answer")
-    return protocol.decode_front_message(socket.recv())
+    return decode_front_message(socket.recv())
 
 
 async def first_delta(client: AsyncEngineClient, session: str, **options: Any) -> tuple[Any, str]:
@@ -209,7 +210,7 @@ async def test_leaving_the_iteration_cancels(monkeypatch: pytest.MonkeyPatch) ->
 async def test_a_client_that_vanishes_costs_the_engine_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_ENGINE_STEP_S", SLOW)
     script = (
-        "from pagechat.client import EngineClient; from engine.protocol import ChatMessage\n"
+        "from pagechat.client import EngineClient; from pagechat.protocol import ChatMessage\n"
         "question = [ChatMessage(role='user', content='x')]\n"
         "for event in EngineClient().chat(question, session='long'): print(event, flush=True)"
     )
@@ -231,7 +232,7 @@ async def test_a_client_that_does_not_read_loses_its_requests_and_hears_of_it(mo
         # given a client that never reads, and far more answers than the sockets between can hold
         sleeper = raw_client(RCVHWM=1)
         for number in range(count):
-            sleeper.send(protocol.encode(Chat(request_id=str(number), session="long", messages=user("go on and on"))))
+            sleeper.send(encode(Chat(request_id=str(number), session="long", messages=user("go on and on"))))
         await until(lambda: "AbortRequest" in notes(), "abort")
         # then others are served meanwhile
         assert (await whole(client, "hi")).text.startswith("user\nhi")
@@ -287,7 +288,7 @@ async def test_a_bad_chat_fails_as_the_request_it_names(shared: AsyncEngineClien
 @pytest.mark.parametrize("extra", [{}, {"field_of_the_future": 1}])
 async def test_another_version_is_told_so(extra: dict[str, int], shared: AsyncEngineClient) -> None:
     peer = raw_client()
-    peer.send(msgspec.msgpack.encode({"type": "Hello", "version": protocol.VERSION + 1, "client": "new", **extra}))
+    peer.send(msgspec.msgpack.encode({"type": "Hello", "version": VERSION + 1, "client": "new", **extra}))
     answer = await received(peer)
     assert isinstance(answer, Rejected)
     assert answer.code == "version_mismatch"
@@ -296,7 +297,7 @@ async def test_another_version_is_told_so(extra: dict[str, int], shared: AsyncEn
 
 async def test_a_frame_beyond_the_limit_ends_that_connection_only(shared: AsyncEngineClient) -> None:
     peer = raw_client()
-    peer.send(b"x" * (protocol.MAX_CLIENT_FRAME + 1))
+    peer.send(b"x" * (MAX_CLIENT_FRAME + 1))
     assert (await whole(shared, "hi")).text.startswith("user\nhi")
     peer.close(linger=0)
 
@@ -305,7 +306,7 @@ async def test_a_request_id_in_use_is_refused_and_the_first_request_goes_on(monk
     monkeypatch.setenv("FAKE_ENGINE_STEP_S", SLOW)
     async with running_front():
         peer, other = raw_client(), raw_client()
-        chat = protocol.encode(Chat(request_id="same", session="s", messages=user("hello")))
+        chat = encode(Chat(request_id="same", session="s", messages=user("hello")))
         peer.send(chat)
         peer.send(chat)
         other.send(chat)  # another client's names are its own
@@ -478,7 +479,7 @@ async def test_a_mirror_that_follows_telemetry_is_the_pool_also_after_a_new_engi
 
         async def follow() -> None:
             nonlocal mirror, resynced
-            from engine.blocks.mirror import MirrorGap
+            from engine.blocks.observe.mirror import MirrorGap
 
             async for report in reports:
                 try:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.protocol import Accepted, ChatMessage
 from pagechat.client import AsyncEngineClient, RequestFailed
 from pagechat.daemon import text
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation
 from pagechat.daemon.prompt import ChatTokenizer
 from pagechat.daemon.template import ChatTemplate
+from pagechat.protocol import Accepted, ChatMessage
 from tests.daemons import model_folder, running_front, user
 from tests.models import VOCAB
 

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from engine.config import EngineConfig
-from engine.protocol import Finished, RequestStatus, SessionInfo, Status, ThroughputStatus
+from engine.process.config import EngineConfig
+from engine.protocol import SessionInfo
 from pagechat.client import AsyncEngineClient, EngineClient, RequestFailed
 from pagechat.commands.status import MOST_REQUESTS, as_text
+from pagechat.protocol import Finished, RequestStatus, Status, ThroughputStatus
 from tests.daemons import notes, running_front, until, user
 
 pytestmark = pytest.mark.usefixtures("fake_engine")

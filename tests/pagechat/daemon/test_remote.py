@@ -11,8 +11,7 @@ import msgspec
 import pytest
 import zmq
 
-from engine import protocol
-from engine.protocol import Hello
+from engine.protocol import VERSION, encode
 from pagechat import rundir
 from pagechat.client import AsyncEngineClient, NoDaemon
 from pagechat.daemon import curve
@@ -20,6 +19,7 @@ from pagechat.daemon.curve import CurveError
 from pagechat.daemon.front import Front, TcpPlan
 from pagechat.daemon.http.address import Address
 from pagechat.daemon.launch import ensure_daemon
+from pagechat.protocol import Hello
 from pagechat.remote import FILE, Remote, remote
 from tests.daemons import command, running_front, whole
 
@@ -90,7 +90,7 @@ async def test_nobody_is_answered_in_the_clear(reachable: Reachable) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.connect(f"tcp://{reachable.front.tcp}")
-    socket.send(protocol.encode(Hello(version=protocol.VERSION, client="plain")))
+    socket.send(encode(Hello(version=VERSION, client="plain")))
     assert await asyncio.to_thread(socket.poll, 500) == 0
     socket.close(linger=0)
     context.term()

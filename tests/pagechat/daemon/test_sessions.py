@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.protocol import CacheMiss, ChatMessage, ChatOptions, Finished, SessionInfo
+from engine.protocol import CacheMiss, SessionInfo
 from pagechat.client import AsyncEngineClient, RequestFailed
 from pagechat.daemon.misses import describe
 from pagechat.daemon.sessions import saved_session
+from pagechat.protocol import ChatMessage, ChatOptions, Finished
 from tests.daemons import running_front, user
 
 pytestmark = pytest.mark.usefixtures("fake_engine")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine.protocol import ChatOptions
 from pagechat.daemon import text
 from pagechat.daemon.generation import Conversation
+from pagechat.protocol import ChatOptions
 from tests.daemons import model_folder
 from tests.models import VOCAB
 

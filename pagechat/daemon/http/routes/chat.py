@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from engine.protocol import Delta, Finished
 from pagechat.daemon.http import logprobs
 from pagechat.daemon.http.call import Call, Whole, begin, service_of
 from pagechat.daemon.http.chat_marks import Marks, check_tools, marks
@@ -16,6 +15,7 @@ from pagechat.daemon.http.parts import Called, Part, Said, Splitter
 from pagechat.daemon.http.schemas.chat import ChatBody
 from pagechat.daemon.http.shapes import usage
 from pagechat.daemon.http.streaming import DONE, Envelope, EventStream, event
+from pagechat.protocol import Delta, Finished
 
 router = APIRouter(responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from engine.protocol import Delta, Finished, TokenLogprobs
+from engine.protocol import TokenLogprobs
 from pagechat.daemon.generation import Text, Tokens
 from pagechat.daemon.http import logprobs
 from pagechat.daemon.http.call import Call, Whole, begin, service_of
@@ -16,6 +16,7 @@ from pagechat.daemon.http.errors import STREAMED, documented
 from pagechat.daemon.http.schemas.completion import CompletionBody
 from pagechat.daemon.http.shapes import usage
 from pagechat.daemon.http.streaming import DONE, Envelope, EventStream, event
+from pagechat.protocol import Delta, Finished
 
 router = APIRouter(responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
 

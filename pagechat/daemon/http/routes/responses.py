@@ -8,7 +8,6 @@ from typing import Any, Literal
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from engine.protocol import Delta, Finished
 from pagechat.daemon.http.call import Call, begin, service_of
 from pagechat.daemon.http.chat_marks import marks
 from pagechat.daemon.http.errors import STREAMED, documented
@@ -16,6 +15,7 @@ from pagechat.daemon.http.parts import Said, Splitter
 from pagechat.daemon.http.schemas.responses import ResponsesBody
 from pagechat.daemon.http.service import new_id
 from pagechat.daemon.http.streaming import EventStream, event
+from pagechat.protocol import Delta, Finished
 
 Kind = Literal["reasoning", "content"]
 _EVENTS: dict[Kind, str] = {"reasoning": "response.reasoning_text", "content": "response.output_text"}

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Path, Request
 
-from engine.protocol import ListSessions, ManageSession, Rejected, SessionAction, SessionList, SessionReply
+from engine.protocol import ListSessions, SessionAction, SessionList, SessionReply
 from pagechat.daemon import sessions
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.http.call import key_of, service_of, session_label
 from pagechat.daemon.http.errors import documented
 from pagechat.daemon.http.refusal import ApiError
 from pagechat.daemon.http.schemas.sessions import ForkBody, PinBody
+from pagechat.protocol import ManageSession, Rejected
 
 router = APIRouter(prefix="/v1/sessions", responses=documented(400, 500, 503))
 

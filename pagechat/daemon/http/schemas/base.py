@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from engine.protocol import BeamParams, ChatOptions, Grammar
+from engine.protocol import BeamParams, Grammar
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.http.schemas.body import Body, WholeBody, wrong
 from pagechat.daemon.http.schemas.structure import (
@@ -19,6 +19,7 @@ from pagechat.daemon.http.schemas.structure import (
     of_regex,
     of_schema,
 )
+from pagechat.protocol import ChatOptions
 
 MAX_N = 16
 MAX_STOPS = 16

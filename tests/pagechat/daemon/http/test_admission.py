@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from engine.config import EngineConfig
+from engine.process.config import EngineConfig
 from pagechat.client import AsyncEngineClient
 from pagechat.daemon.front import Front
 from pagechat.daemon.http.address import Address

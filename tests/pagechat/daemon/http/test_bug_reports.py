@@ -46,16 +46,17 @@ ELSEWHERE = {
     "test_a_prompt_that_the_context_cannot_hold_is_refused_before_the_first_byte",
     52: "tests/engine/test_equality.py::test_a_thousand_requests_in_a_tiny_pool_say_what_they_say_with_endless_memory",
     56: "tests/engine/test_equality.py::test_a_saved_session_of_something_else_is_not_used_and_says_why",
-    58: "tests/engine/test_scheduler.py::test_many_requests_get_the_answers_an_endless_memory_would_give",
+    58: "tests/engine/scheduling/test_scheduler.py::test_many_requests_get_the_answers_an_endless_memory_would_give",
     59: "tests/engine/test_equality.py::test_a_thousand_requests_in_a_tiny_pool_say_what_they_say_with_endless_memory",
-    61: "tests/engine/test_scheduler.py::test_cached_tokens_are_those_of_the_first_admission_also_after_preemption",
+    61: "tests/engine/scheduling/test_scheduler.py::"
+    "test_cached_tokens_are_those_of_the_first_admission_also_after_preemption",
     62: "tests/engine/blocks/test_pool.py::test_releasing_twice_is_an_error_not_a_second_free_block",
     68: "tests/pagechat/daemon/http/test_admission.py::"
     "test_an_engine_that_dies_under_an_answer_is_an_error_and_not_an_end",
     71: "tests/pagechat/daemon/http/test_chat.py::test_usage_comes_last_in_a_chunk_without_choices",
     73: "tests/pagechat/daemon/http/test_metrics.py::test_figures_are_those_of_the_requests",
-    74: "tests/engine/test_grammar.py::test_blanks_between_the_parts_of_a_json_text_have_an_end",
-    77: "tests/engine/test_grammar.py::test_an_answer_cut_short_has_finish_reason_length",
+    74: "tests/engine/sampling/grammar/test_grammar.py::test_blanks_between_the_parts_of_a_json_text_have_an_end",
+    77: "tests/engine/sampling/grammar/test_grammar.py::test_an_answer_cut_short_has_finish_reason_length",
     86: "tests/pagechat/test_cli_daemon.py::test_a_second_signal_does_not_break_the_clean_up",
     87: "tests/pagechat/daemon/test_front.py::test_stopping_while_the_engine_loads_does_not_wait_for_it",
     88: "tests/pagechat/daemon/test_front.py::test_a_client_that_does_not_read_loses_its_requests_and_hears_of_it",
@@ -64,7 +65,7 @@ ELSEWHERE = {
     92: "tests/engine/models/test_gguf.py::test_quantized_weights_are_what_gguf_decodes",
     93: "tests/engine/models/test_gguf.py::test_quantized_weights_are_what_gguf_decodes",
     94: "tests/engine/models/test_weights.py::test_a_missing_tensor_is_named",
-    98: "tests/engine/test_memory.py::test_what_does_not_fit_is_refused_with_numbers",
+    98: "tests/engine/process/test_memory.py::test_what_does_not_fit_is_refused_with_numbers",
 }
 
 NOT_HERE = {

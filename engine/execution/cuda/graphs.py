@@ -1,0 +1,236 @@
+"""Decode steps as CUDA graphs: from the upload of a step's numbers to its sampled tokens, nothing of it is Python.
+
+A graph is captured for a batch size and a kind of attention work; a step runs in the next larger one, filled up with
+padding that reads the null block. Every size in it is the graph's: what differs from step to step lies in memory that
+the graph reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.execution.cuda.inputs import StepInputs
+from engine.execution.cuda.tables import DeviceTables
+from kernels.triton.copies import patch_tables
+from kernels.triton.draw import DeviceRows, draw
+from kernels.triton.elementwise import embed_tokens
+from kernels.triton.overlap import overlap
+from kernels.triton.plan import AttentionPlan, Items, program_target
+from kernels.triton.work import Work
+
+if TYPE_CHECKING:
+    from engine.models.loading.load import LoadedModel
+
+Kind = Literal["whole", "split", "shared"]
+"""whole: every sequence is read by one program a head. split: some by several, whose parts are merged.
+shared: blocks that several sequences have in common are read once."""
+
+SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+_PATCHES = 1024
+"""Table entries that a graph patches; a step with more of them uploads the rest by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Sequences that decode together, in the order the attention work wants; the same for many steps."""
+
+    rows: NDArray[np.int32]
+    """Of the block tables."""
+    temperatures: Sequence[float]
+    filters: Sequence[tuple[int, float, float, int]] | None
+    """(top_k, top_p, min_p, seed); None when every temperature is 0."""
+    work: Work
+    kind: Kind
+
+
+class DecodeGraphs:
+    """The graphs, and the memory they share."""
+
+    def __init__(
+        self, model: LoadedModel, kv: Sequence[Tensor], tables: DeviceTables, block_size: int, max_batch: int
+    ) -> None:
+        self.sizes = [size for size in SIZES if size < max_batch] + [max_batch]
+        self.out = torch.zeros(max_batch, dtype=torch.int32, device=model.device)
+        self.newest = torch.zeros(len(tables.host), dtype=torch.int32, device=model.device)
+        """Each row's token that was sampled last."""
+        config = model.config
+        self._model, self._kv, self._tables, self._block_size = model, kv, tables, block_size
+        self._spread = 2 * program_target(model.device) // config.kv_heads
+        """Items that cutting adds at most."""
+        limits = self._limits(max_batch, "shared")
+        parts = 8 * max_batch + 16 * self._spread
+        self._parts = torch.empty(parts, config.heads, config.head_dim, dtype=torch.float32, device=model.device)
+        self._lse = torch.empty(parts, config.heads, dtype=torch.float32, device=model.device)
+        word, number, each = torch.int32, torch.float32, (max_batch,)
+        self._inputs = StepInputs(
+            {
+                "ids": (each, word),
+                "positions": (each, word),
+                "places": (each, word),
+                "patched": ((1,), word),
+                "patches": ((_PATCHES, 3), word),
+            },
+            model.device,
+        )
+        self._batch: Batch | None = None
+        self._batch_inputs = StepInputs(
+            {
+                "counts": ((3,), word),
+                "rows": (each, word),
+                "temperatures": (each, number),
+                "top_k": (each, word),
+                "top_p": (each, number),
+                "min_p": (each, number),
+                "seeds": (each, torch.int64),
+                "narrow": ((limits[0], 6), word),
+                "wide": ((limits[1], 6), word),
+                "merges": ((max_batch, 3), word),
+                "entries": ((parts,), word),
+            },
+            model.device,
+        )
+        self._graphs: dict[tuple[int, Kind], torch.cuda.CUDAGraph] = {}
+        self._memory = torch.cuda.graph_pool_handle()
+
+    def kind_of(self, work: Work, batch: int) -> Kind | None:
+        """Which graphs do this work; None when none has room for it."""
+        kind: Kind = "shared" if len(work.wide) or len(work.narrow) > batch + self._spread else "split"
+        if not len(work.merges):
+            kind = "whole"
+        narrow, wide = self._limits(self._size(batch), kind)
+        fits = len(work.narrow) <= narrow and len(work.wide) <= wide and work.parts <= len(self._parts)
+        return kind if fits else None
+
+    def capture(self, batch: int, kind: Kind) -> None:
+        """Make the graph for a batch size, unless it is there."""
+        size = self._size(batch)
+        if (size, kind) in self._graphs:
+            return
+        self._fill_idle(size)
+        self._run(size, kind)  # compiles what is new, and lets libraries set themselves up
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory):
+            self._run(size, kind)
+        self._graphs[size, kind] = graph
+
+    def launch(self, batch: Batch, ids: NDArray[np.int32], positions: NDArray[np.int32]) -> None:
+        """Start a step; its tokens will be in `out`, in the batch's order, and each row's in `newest`.
+
+        ids: -(r + 1) is the token that row r sampled last.
+        """
+        count = len(ids)
+        self.capture(count, batch.kind)
+        size = self._size(count)
+        if batch is not self._batch:
+            self._upload(batch, size)
+        patches = self._tables.take_patches()
+        if len(patches) > _PATCHES:
+            self.patch(patches[_PATCHES:])
+            patches = patches[:_PATCHES]
+        arrays = self._inputs.next()
+        arrays["ids"][:count], arrays["ids"][count:size] = ids, 0
+        arrays["positions"][:count], arrays["positions"][count:size] = positions, 0
+        arrays["places"][:count] = positions + 1
+        arrays["patched"][0] = len(patches)
+        if patches:
+            arrays["patches"][: len(patches)] = patches
+        self._inputs.upload()
+        self._graphs[size, batch.kind].replay()
+
+    def _upload(self, batch: Batch, size: int) -> None:
+        """What stays the same while the batch does."""
+        self._batch, work, count = batch, batch.work, len(batch.rows)
+        arrays = self._batch_inputs.next()
+        arrays["counts"][:] = len(work.narrow), len(work.wide), len(work.merges)
+        arrays["rows"][:count], arrays["rows"][count:size] = batch.rows, self._tables.null_row
+        arrays["temperatures"][:count], arrays["temperatures"][count:size] = batch.temperatures, 0
+        if batch.filters is not None:
+            columns = zip(*batch.filters, strict=True)
+            for name, column in zip(("top_k", "top_p", "min_p", "seeds"), columns, strict=True):
+                arrays[name][:count] = column
+        arrays["narrow"][: len(work.narrow)] = work.narrow
+        arrays["wide"][: len(work.wide)] = work.wide
+        arrays["merges"][: len(work.merges)] = work.merges
+        arrays["entries"][: len(work.entries)] = work.entries
+        self._batch_inputs.upload()
+
+    def patch(self, patches: list[tuple[int, int, int]]) -> None:
+        """Apply changes of the tables by themselves."""
+        if patches:
+            table = torch.tensor(patches, dtype=torch.int32).pin_memory()
+            count = torch.tensor([len(patches)], dtype=torch.int32).pin_memory()
+            device = self._tables.device.device
+            self._patch(table.to(device, non_blocking=True), count.to(device, non_blocking=True), len(patches))
+
+    def _patch(self, patches: Tensor, count: Tensor, most: int) -> None:
+        tables = self._tables.device
+        patch_tables[(triton.cdiv(most, 256),)](
+            tables, patches, count, tables.stride(0), BLOCK=256, num_warps=2, **overlap(tables)
+        )
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """[T, hidden] of ids [T], negative ones from `newest`."""
+        embedding, hidden = self._model.decoder.embedding, self._model.config.hidden_size
+        out = torch.empty(len(ids), hidden, dtype=self._model.dtype, device=ids.device)
+        block = min(1024, triton.next_power_of_2(hidden))
+        embed_tokens[(len(ids), triton.cdiv(hidden, block))](
+            ids, self.newest, embedding, out, hidden, BLOCK=block, num_warps=2, **overlap(out)
+        )
+        return out
+
+    def _size(self, batch: int) -> int:
+        return next(size for size in self.sizes if size >= batch)
+
+    def _limits(self, size: int, kind: Kind) -> tuple[int, int]:
+        """Most narrow and wide items of a graph."""
+        if kind == "whole":
+            return size, 0
+        if kind == "split":
+            return size + self._spread, 0
+        return 2 * size + self._spread, size // 2 + self._spread
+
+    def _fill_idle(self, size: int) -> None:
+        """Inputs of nothing but padding: what a capture may run on."""
+        nothing = np.zeros((0, 6), dtype=np.int32)
+        work = Work(nothing, nothing, nothing[:, :3], nothing[:, 0], 0)
+        self._upload(Batch(nothing[:, 0], [], None, work, "whole"), size)
+        self._batch = None
+        arrays = self._inputs.next()
+        for array in arrays.values():
+            array[:] = 0
+        self._inputs.upload()
+
+    def _run(self, size: int, kind: Kind) -> None:
+        inputs, model = self._inputs.device | self._batch_inputs.device, self._model
+        narrow, wide = self._limits(size, kind)
+        merges = 0 if kind == "whole" else size
+        self._patch(inputs["patches"], inputs["patched"], _PATCHES)
+        plan = AttentionPlan(
+            positions=inputs["positions"][:size],
+            rows=inputs["rows"][:size],
+            tables=self._tables.device,
+            narrow=Items(inputs["narrow"], inputs["counts"][0:1], narrow),
+            wide=Items(inputs["wide"], inputs["counts"][1:2], wide),
+            merges=Items(inputs["merges"], inputs["counts"][2:3], merges),
+            entries=inputs["entries"],
+            parts=self._parts,
+            lse=self._lse,
+            heads=model.config.heads,
+            kv_heads=model.config.kv_heads,
+            block_size=self._block_size,
+            shared=kind == "shared",
+        )
+        hidden = model.decoder.forward(self.embed(inputs["ids"][:size]), self._kv, plan)
+        rows = DeviceRows(
+            *(inputs[name][:size] for name in ("temperatures", "top_k", "top_p", "min_p", "seeds", "places"))
+        )
+        draw(model.decoder.logits(hidden), rows, self.out, self.newest, inputs["rows"])

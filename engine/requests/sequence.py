@@ -1,0 +1,182 @@
+"""A sequence: one stream of tokens with a block table; and a step: what one forward pass computes.
+
+These are the nouns the scheduler, the block tables and the runner share. They hold no tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.protocol import SamplingParams, TokenLogprobs
+from engine.sampling.logits_processors import Shaping
+
+if TYPE_CHECKING:
+    from engine.requests.beams import BeamGroup
+
+
+UNKNOWN = -1
+"""A token that a step on its way will bring."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One stream of tokens. `tokens[:computed]` have their KV in `table`'s blocks.
+
+    ```
+    tokens    | prompt ................ | generated ....... |
+    KV        | computed ........................... | to do |
+    table     | block | block | block | block | block |        (block b holds tokens b*bs .. b*bs+bs-1)
+    ```
+    """
+
+    id: int
+    request_id: str
+    session: str
+    tokens: list[int]
+    """Prompt and generated token ids; the last ones may still be UNKNOWN."""
+    prompt_len: int
+    sampling: SamplingParams
+    salt: bytes = b""
+    index: int = 0
+    """Which of its request's answers this is."""
+    computed: int = 0
+    """Tokens whose KV is in the blocks, those of a step under way included."""
+    table: list[int] = field(default_factory=list)
+    """Physical block of each logical block; ids are 1..num_blocks, block 0 is the null block."""
+    room: int = 0
+    """Tokens up to which it may grow in blocks that nobody else reads: behind them it needs a block, or a copy of one.
+    The block tables lower it when they share or cut the table, and raise it as the sequence grows."""
+    hashes: list[bytes] = field(default_factory=list)
+    """Chain hash of each full logical block seen so far; survives preemption."""
+    cached_tokens: int = 0
+    """Prompt tokens whose KV was there already at the first admission."""
+    admitted: bool = False
+    """Has been given blocks at least once."""
+    admitted_at: float = 0.0
+    """When that was (time.monotonic)."""
+    preemptions: int = 0
+    priority: int = 0
+    """Of its request: the lower number is served first."""
+    arrival: int = 0
+    """Its place among all that were ever queued; a fork's is that of what it forked from."""
+    children: list[Sequence] = field(default_factory=list)
+    """Sequences that will fork from this one as soon as all it has in common with them is computed."""
+    group: BeamGroup | None = None
+    """The beams it is one of."""
+    swapped: list[int] = field(default_factory=list)
+    """Host slot of each logical block, while the sequence's KV waits in host memory."""
+    swapped_tokens: int = 0
+    shaping: Shaping | None = field(init=False)
+    """None: temperature and the filters of likely tokens are all there is."""
+    scored: int = 0
+    """Prompt tokens whose log probabilities have been told, the first one (which has none) not counted."""
+
+    promised: int = 0
+    """Tokens at the end that are UNKNOWN."""
+    ended: bool = False
+    """Has been taken out for good."""
+
+    def __post_init__(self) -> None:
+        self.shaping = Shaping.of(self.sampling, self.prompt_len)
+
+    @property
+    def known(self) -> int:
+        """Tokens that are not UNKNOWN."""
+        return len(self.tokens) - self.promised
+
+    def drop_promises(self) -> None:
+        """What steps on their way will bring it is not wanted."""
+        del self.tokens[self.known :]
+        self.promised = 0
+        self.computed = min(self.computed, len(self.tokens))
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the device can go on with it before its last token is known here."""
+        return (
+            self.shaping is None
+            and self.group is None
+            and self.sampling.logprobs is None
+            and self.sampling.prompt_logprobs is None
+        )
+
+    @property
+    def scores_prompt(self) -> bool:
+        """True while log probabilities of prompt tokens are still to be computed."""
+        return self.sampling.prompt_logprobs is not None and self.scored < self.prompt_len - 1
+
+    @property
+    def reusable(self) -> int:
+        """Tokens whose KV may be taken over; the logits of the others have to be computed."""
+        return self.scored if self.scores_prompt else len(self.tokens) - 1
+
+    @property
+    def generated(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - self.prompt_len
+
+
+class Span(msgspec.Struct, eq=False, gc=False):
+    """Tokens `start .. start+count-1` of a sequence, to compute in one step.
+
+    Each token of a decode step takes one, hence a msgspec struct: it is quick to make, and as nothing refers back to
+    it, the garbage collector need not look at it.
+    """
+
+    sequence: Sequence
+    start: int
+    count: int
+    forks: list[Sequence] = []
+    """Sequences born from this one in this step: each samples a token of its own from the same logits."""
+
+    @property
+    def samples(self) -> bool:
+        """True when the span reaches the newest token: its logits choose the next one."""
+        return self.start + self.count == len(self.sequence.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass: spans of several sequences, prefill and decode alike.
+
+    Before the forward the executor moves KV in this order: swap_out, copy, swap_in; all copies read
+    before any is written.
+    """
+
+    number: int
+    spans: list[Span]
+    swap_out: list[tuple[int, int]] = field(default_factory=list)
+    """(block, host slot)."""
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    """(source, destination) blocks, in all layers (copy-on-write)."""
+    swap_in: list[tuple[int, int]] = field(default_factory=list)
+    """(host slot, block)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What the executor hands back."""
+
+    tokens: list[int]
+    """One sampled token for each span that samples, followed by one for each of its forks; in order.
+    Beams get none: see `top`."""
+    top: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
+    """For each beam that reached its newest token, by sequence id: the best next tokens and their log
+    probabilities, best first."""
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    """Of each of `tokens`, None where nobody asked; empty when nobody at all did."""
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    """Of the next prompt tokens of each sequence, by its id, that wants them."""
+    swap_s: float = 0.0
+    """Seconds spent moving blocks between device and host."""
+
+
+def common_prefix(one: list[int], other: list[int]) -> int:
+    """Length of the longest common prefix, in tokens."""
+    shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:
+        return shorter
+    return next(index for index in range(shorter) if one[index] != other[index])

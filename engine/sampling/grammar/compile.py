@@ -1,0 +1,111 @@
+"""Structured output: grammars, compiled beside the step loop, and the masks of tokens they allow.
+
+llguidance does the work. Compiling takes from a millisecond to some seconds and runs in a thread of its own. A mask
+takes from 50 microseconds to some milliseconds: it is begun, in another thread, as soon as the token before it is
+known, so it is there when the next step's logits are. Only one thing holds the steps up: llguidance keeps the
+interpreter to itself while it reads the model's tokenizer, once, when the first grammar comes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from engine.protocol import Grammar
+from engine.sampling.grammar.errors import GrammarError, brief
+from engine.sampling.grammar.matcher import Matcher
+from engine.sampling.grammar.trial import try_out
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+_REMEMBERED = 32
+"""Compiled grammars that are kept."""
+
+LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+"""llguidance's own for the rest. A lexer state takes up to 2 kB: a grammar takes 100 MB at most."""
+
+_JSON: JsonCompileOptions = {"whitespace_pattern": r"[ \t\n\r]{1,32}"}
+"""Between the parts of a JSON text. Without an end, models at temperature 0 may write blanks for ever."""
+
+
+class GrammarCompiler:
+    """Grammars over the tokenizer of one model. Nothing is read before the first one comes."""
+
+    def __init__(self, directory: Path, vocab_size: int) -> None:
+        self._directory = directory
+        self._vocab_size = vocab_size
+        self._tokenizer: LLTokenizer | None = None
+        self._compiled: OrderedDict[Grammar, Future[Matcher]] = OrderedDict()
+        self._compiling = ThreadPoolExecutor(1, thread_name_prefix="grammar-compiler")
+        self._masking = ThreadPoolExecutor(4, thread_name_prefix="grammar-mask")
+
+    def compile(self, grammar: Grammar) -> Future[Matcher]:
+        """A matcher at the beginning, to be forked for each sequence; or GrammarError."""
+        future = self._compiled.pop(grammar, None) or self._compiling.submit(self._compile, grammar)
+        self._compiled[grammar] = future
+        if len(self._compiled) > _REMEMBERED:
+            self._compiled.popitem(last=False)
+        return future
+
+    def _compile(self, grammar: Grammar) -> Matcher:
+        try:
+            if self._tokenizer is None:
+                self._tokenizer = self._read_tokenizer()
+            try_out(grammar)
+            text = in_llguidance(grammar)
+        except ValueError as error:  # what llguidance and its converters raise, GrammarError too
+            raise GrammarError(f"{grammar.kind}: {brief(str(error))}") from error
+        matcher = LLMatcher(self._tokenizer, text, limits=LIMITS, log_level=0)
+        mask: Future[bytes] = Future()
+        if not matcher.is_error():
+            mask.set_result(matcher.compute_bitmask())
+        if matcher.is_error():  # the first mask may find that nothing can follow the grammar at all
+            raise GrammarError(f"{grammar.kind}: {brief(matcher.get_error())}")
+        return Matcher(matcher, mask, self._masking)
+
+    def _read_tokenizer(self) -> LLTokenizer:
+        file = self._directory / "tokenizer.json"
+        if not file.is_file():
+            raise GrammarError("the model has no tokenizer.json, which grammars need")
+        return LLTokenizer(str(file), n_vocab=self._vocab_size, eos_token=end_tokens(self._directory) or None)
+
+
+def in_llguidance(grammar: Grammar) -> str:
+    """The grammar in llguidance's own notation. Raises ValueError where that shows that it is none; not all does."""
+    if grammar.kind == "json_schema":
+        return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_JSON)
+    if grammar.kind == "json_object":
+        return LLMatcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON)
+    if grammar.kind == "choice":
+        choices = msgspec.json.decode(grammar.text, type=list[str])  # its error is a ValueError, too
+        if not any(choices):
+            raise ValueError("there is no text to choose; give a JSON array of strings")
+        return LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, choices))}")
+    if grammar.kind == "regex":
+        return LLMatcher.grammar_from_regex(grammar.text)
+    return LLMatcher.grammar_from_lark(grammar.text if grammar.kind == "lark" else _lark_of_gbnf(grammar.text))
+
+
+def _lark_of_gbnf(text: str) -> str:
+    # Not llguidance's any_to_lark, whose search for signs of Lark takes minutes over 100,000 empty lines.
+    try:
+        return gbnf_to_lark(text)
+    except Exception as error:  # the converter raises plain Exception; RecursionError where parentheses lie too deep
+        raise ValueError(str(error)) from error
+
+
+def end_tokens(directory: Path) -> list[int]:
+    """The tokens that the model's config.json and generation_config.json call its end."""
+    found: dict[int, None] = {}
+    for file in (directory / "generation_config.json", directory / "config.json"):
+        ids = json.loads(file.read_bytes()).get("eos_token_id") if file.is_file() else None
+        found.update(dict.fromkeys(ids if isinstance(ids, list) else [] if ids is None else [ids]))
+    return list(found)
