@@ -62,9 +62,9 @@ ELSEWHERE = {
     88: "tests/pagechat/daemon/test_front.py::test_a_client_that_does_not_read_loses_its_requests_and_hears_of_it",
     89: "tests/pagechat/test_rundir.py::test_a_path_too_long_for_a_socket_is_refused_with_the_numbers",
     90: "tests/pagechat/daemon/test_front.py::test_stopping_gives_everybody_the_text_so_far",
-    92: "tests/engine/models/test_gguf.py::test_quantized_weights_are_what_gguf_decodes",
-    93: "tests/engine/models/test_gguf.py::test_quantized_weights_are_what_gguf_decodes",
-    94: "tests/engine/models/test_weights.py::test_a_missing_tensor_is_named",
+    92: "tests/engine/models/loading/test_gguf.py::test_quantized_weights_are_what_gguf_decodes",
+    93: "tests/engine/models/loading/test_gguf.py::test_quantized_weights_are_what_gguf_decodes",
+    94: "tests/engine/models/loading/test_weights.py::test_a_missing_tensor_is_named",
     98: "tests/engine/process/test_memory.py::test_what_does_not_fit_is_refused_with_numbers",
 }
 
