@@ -10,6 +10,7 @@ ids -> embedding -> [ norm -> qkv -> rope, write KV -> attention -> out -> +
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from engine.models.config import DecoderConfig, RopeConfig
 from engine.models.loading.weights import Checkpoint, RandomWeights
 from kernels import ops
 from kernels.ops import AttentionPlan, Form, Linear
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +134,20 @@ def build_decoder(
     q_size, kv_size = config.heads * head_dim, config.kv_heads * head_dim
 
     def vector(name: str, size: int) -> Tensor:
-        return checkpoint.take(name, size).to(device, dtype)
+        return checkpoint.take(name, size, device=device, dtype=dtype)
+
+    def matrix(name: str, outputs: int, inputs: int) -> Tensor:
+        """What `pack` takes: as the file has it where a form is chosen for it, else as it is computed with."""
+        if choose_form is not None:
+            return checkpoint.take(name, outputs, inputs)
+        return checkpoint.take(name, outputs, inputs, device=device, dtype=dtype)
 
     def pack(weight: Tensor, bias: Tensor | None) -> Linear:
-        if choose_form is None:
-            return ops.pack_linear(weight.to(device, dtype), bias)
-        return ops.pack_linear(weight, bias, choose_form(weight))
+        return ops.pack_linear(weight, bias, None if choose_form is None else choose_form(weight))
 
     def packed(names: Sequence[str], sizes: Sequence[int], inputs: int, bias: bool) -> Linear:
         """One product for several linear layers of the checkpoint that read the same input."""
-        weights = [checkpoint.take(f"{n}.weight", size, inputs) for n, size in zip(names, sizes, strict=True)]
+        weights = [matrix(f"{n}.weight", size, inputs) for n, size in zip(names, sizes, strict=True)]
         weight = weights[0] if len(weights) == 1 else torch.cat(weights)
         biases = [vector(f"{n}.bias", size) for n, size in zip(names, sizes, strict=True)] if bias else None
         return pack(weight, torch.cat(biases) if biases else None)
@@ -167,16 +174,36 @@ def build_decoder(
             rotates=config.rope_layers[index],
         )
 
-    embedding = checkpoint.take("model.embed_tokens.weight", config.vocab_size, hidden).to(device)
+    table, own_head = "model.embed_tokens.weight", "lm_head.weight"
+    if config.tied_embeddings and table not in checkpoint:
+        table = own_head  # one tensor for both, under the other one's name
+    embedding = checkpoint.take(table, config.vocab_size, hidden, device=device)
+    as_computed = embedding if choose_form is not None else checkpoint.in_range(table, embedding, dtype)
     layers = []
     for index in range(config.num_layers):
         layers.append(layer(index))
         progress(index + 1, config.num_layers)
     norm = vector("model.norm.weight", hidden)
-    if config.tied_embeddings:
-        head = pack(embedding, None)
+    if config.tied_embeddings and not _has_another_head(config, checkpoint, embedding):
+        head = pack(as_computed, None)
     else:
         head = packed(["lm_head"], [config.vocab_size], hidden, False)
     # A tied checkpoint may repeat the embedding as lm_head; old ones carry the rotary frequencies, which are computed.
-    checkpoint.check_all_taken((".rotary_emb.inv_freq",), ignored=("lm_head.weight",) if config.tied_embeddings else ())
+    checkpoint.check_all_taken((".rotary_emb.inv_freq",), ignored=(own_head,) if config.tied_embeddings else ())
     return Decoder(config, embedding, layers, norm, head)
+
+
+def _has_another_head(config: DecoderConfig, checkpoint: Checkpoint | RandomWeights, embedding: Tensor) -> bool:
+    """Whether the files of a model whose config ties the head to the embedding hold a head of other numbers.
+
+    The head of the files is the one the model was trained with, then, and is used, as transformers does.
+    """
+    if isinstance(checkpoint, RandomWeights) or "lm_head.weight" not in checkpoint:
+        return False
+    if checkpoint.same("lm_head.weight", embedding):
+        return False
+    _log.warning(
+        "config.json ties lm_head.weight to the embedding (tie_word_embeddings), but the model's files hold an "
+        "lm_head.weight of other numbers: it is used, and the two are not tied."
+    )
+    return True
