@@ -13,6 +13,13 @@ from torch import Tensor
 from engine.models.config import DecoderConfig, read_config
 from engine.models.decoder import Decoder, build_decoder
 from engine.models.errors import ModelError
+from engine.models.loading.dtypes import (
+    check_gpu,
+    check_gpu_shape,
+    cpu_dtypes,
+    gpu_dtypes,
+    multiplies_bfloat16,
+)
 from engine.models.loading.names import cache_dir
 from engine.models.loading.weights import Checkpoint, RandomWeights
 from engine.process.config import EngineConfig
@@ -47,9 +54,17 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         torch.set_num_threads(config.threads or _cpu_threads())
     elif ":" in device:
         torch.cuda.set_device(device)  # what names no device, as events and graphs, means this one
-    compiled = _start_cpu_kernels(config, device, progress)
-    dtype, kv_dtype = _dtypes(config.dtype, device, compiled)
     decoder_config = read_config(path)
+    if device != "cpu":
+        check_gpu(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
+        check_gpu_shape(decoder_config.heads, decoder_config.kv_heads, decoder_config.head_dim)
+    compiled = _start_cpu_kernels(config, device, progress)
+    checkpoint = None if config.random_weights else Checkpoint(path)
+    stored = None if checkpoint is None else checkpoint.dtype()
+    if device == "cpu":
+        dtype, kv_dtype = cpu_dtypes(config.dtype, stored, compiled=compiled, fast_bfloat16=multiplies_bfloat16())
+    else:
+        dtype, kv_dtype = gpu_dtypes(config.dtype, stored)
     max_context = _max_context(decoder_config, config.max_context)
     name = _display_name(config.model)
 
@@ -57,15 +72,15 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         progress(LoadProgress(stage="loading", detail=name, done=done, total=total))
 
     layer_done(0, decoder_config.num_layers)
-    checkpoint = RandomWeights(dtype, device) if config.random_weights else Checkpoint(path)
+    weights = checkpoint or RandomWeights(dtype, device)
     with torch.inference_mode():
         choose_form = _form_chooser(config) if compiled else None
-        decoder = build_decoder(decoder_config, checkpoint, dtype, device, layer_done, choose_form)
+        decoder = build_decoder(decoder_config, weights, dtype, device, layer_done, choose_form)
     info = ModelInfo(
         name=name,
         path=str(path),
         architecture=decoder_config.architecture,
-        parameters=checkpoint.parameters,
+        parameters=weights.parameters,
         vocab_size=decoder_config.vocab_size,
         max_context=max_context,
         dtype=str(dtype).removeprefix("torch."),
@@ -149,24 +164,6 @@ def _weights_dtype(decoder: Decoder, dtype: torch.dtype) -> str:
     """Of the layers' largest matrices."""
     largest = decoder.layers[0].gate_up
     return largest.form if isinstance(largest, ops.PanelLinear) else str(dtype).removeprefix("torch.")
-
-
-def _dtypes(wanted: str, device: str, compiled: bool) -> tuple[torch.dtype, torch.dtype]:
-    """Of what is computed, and of KV: what was asked for. auto is float32 and KV in bfloat16 with C++ kernels, else
-    bfloat16 where the device multiplies it in hardware, else float32.
-
-    A CPU without such instructions reads bfloat16 weights of one sequence faster, but is many times slower on a batch.
-    """
-    if wanted != "auto":
-        dtype: torch.dtype = getattr(torch, wanted)
-        return dtype, dtype
-    if compiled:
-        return torch.float32, torch.bfloat16
-    if device != "cpu":
-        return torch.bfloat16, torch.bfloat16
-    probes = (getattr(torch.cpu, probe, None) for probe in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
-    dtype = torch.bfloat16 if any(probe is not None and probe() for probe in probes) else torch.float32
-    return dtype, dtype
 
 
 def _max_context(config: DecoderConfig, wanted: int | None) -> int:
