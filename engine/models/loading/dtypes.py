@@ -1,4 +1,4 @@
-"""Which number types a model is computed in and its KV is kept in, and which GPUs can: decided before anything is loaded.
+"""Which number types a model and its KV are computed in, and which GPUs can: decided before anything is loaded.
 
 Pure functions of what the machine, the checkpoint and the user say, so that every combination can be tested anywhere.
 """
@@ -11,6 +11,8 @@ from engine.models.errors import ModelError
 
 _LEAST_CAPABILITY = (8, 0)
 """NVIDIA's Ampere (2020): the first with bfloat16, and the oldest that Triton compiles these kernels for."""
+_FLOAT32_TILE = 172_544
+"""Bytes that the attention kernel takes for 128 queries of more than 128 numbers."""
 MOST_GPU_GROUP = 128
 """Query heads that may share a key/value head on a GPU: rows of the attention kernel's larger tile."""
 MOST_GPU_HEAD_DIM = 256
@@ -35,6 +37,15 @@ def check_gpu_shape(heads: int, kv_heads: int, head_dim: int) -> None:
         )
     if head_dim > MOST_GPU_HEAD_DIM:
         raise ModelError(f"head_dim is {head_dim}; on a GPU {MOST_GPU_HEAD_DIM} is the most.")
+
+
+def check_gpu_room(name: str, shared_memory: int, head_dim: int, dtype: torch.dtype) -> None:
+    """Raises ModelError where a tile of queries does not fit the card's shared memory (bytes a program may have)."""
+    if dtype == torch.float32 and head_dim > 128 and shared_memory < _FLOAT32_TILE:
+        raise ModelError(
+            f"In float32, attention with head_dim {head_dim} needs {_FLOAT32_TILE >> 10} KiB of shared memory; "
+            f"the GPU {name} has {shared_memory >> 10} KiB. Use --dtype bfloat16 or float16."
+        )
 
 
 def gpu_dtypes(asked: str, checkpoint: torch.dtype | None) -> tuple[torch.dtype, torch.dtype]:

@@ -15,6 +15,7 @@ from engine.models.decoder import Decoder, build_decoder
 from engine.models.errors import ModelError
 from engine.models.loading.dtypes import (
     check_gpu,
+    check_gpu_room,
     check_gpu_shape,
     cpu_dtypes,
     gpu_dtypes,
@@ -65,6 +66,9 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         dtype, kv_dtype = cpu_dtypes(config.dtype, stored, compiled=compiled, fast_bfloat16=multiplies_bfloat16())
     else:
         dtype, kv_dtype = gpu_dtypes(config.dtype, stored)
+        from kernels.triton.plan import shared_memory  # needs Triton
+
+        check_gpu_room(torch.cuda.get_device_name(device), shared_memory(device), decoder_config.head_dim, dtype)
     max_context = _max_context(decoder_config, config.max_context)
     name = _display_name(config.model)
 
@@ -76,6 +80,9 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
     with torch.inference_mode():
         choose_form = _form_chooser(config) if compiled else None
         decoder = build_decoder(decoder_config, weights, dtype, device, layer_done, choose_form)
+    if device != "cpu":
+        with torch.inference_mode():
+            _compile_kernels(decoder, config.block_size, progress)
     info = ModelInfo(
         name=name,
         path=str(path),
@@ -97,6 +104,32 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         kv_dtype=kv_dtype,
         device=device,
         compiled=compiled,
+    )
+
+
+def _compile_kernels(decoder: Decoder, block_size: int, progress: Callable[[LoadProgress], None]) -> None:
+    """All that this model can need, so that no step ever waits for the compiler."""
+    from kernels.triton import warm_up  # needs Triton
+    from kernels.triton.compilations import compilations
+
+    def tell(kernel: str, done: int, total: int) -> None:
+        progress(LoadProgress(stage="warming", detail=f"compiling {kernel}", done=done, total=total))
+
+    compilations.watch()
+    sizes = decoder.config
+    warm_up.compile_all(
+        warm_up.Model(
+            heads=sizes.heads,
+            kv_heads=sizes.kv_heads,
+            head_dim=sizes.head_dim,
+            block_size=block_size,
+            layers=sizes.num_layers,
+            dtype=decoder.dtype,
+            embedding=decoder.embedding,
+            forward=decoder.forward,
+            logits=decoder.logits,
+        ),
+        tell,
     )
 
 

@@ -29,6 +29,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama tied": {"tie_word_embeddings": True},
     "llama with biases": {"attention_bias": True, "mlp_bias": True},
     "llama, one key/value head": {"num_key_value_heads": 1, "head_dim": 8},
+    "llama, 24 query heads a key/value head": {"num_attention_heads": 24, "num_key_value_heads": 1, "head_dim": 8},
+    "llama, 71 query heads a key/value head": {
+        "hidden_size": 71,
+        "num_attention_heads": 71,
+        "num_key_value_heads": 1,
+        "head_dim": 4,
+    },
     "llama linear rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}},
     "llama3 rope": {"rope_parameters": LLAMA3_ROPE},
     "mistral": {"model_type": "mistral", "sliding_window": None},

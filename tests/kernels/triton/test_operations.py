@@ -46,6 +46,20 @@ def test_products_of_few_rows(with_bias: bool, gate: bool, add: bool) -> None:
     torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_few_rows_of_float16_take_the_kernel_that_reads_each_weight_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, bias = random(3, 80).half(), (random(36, 80, seed=1) / 9).half(), random(36, seed=2).half()
+    packed, norm, residual = triton_kernels.pack_linear(weight, bias), torch.ones(80).half(), random(3, 36).half()
+    wanted = torch.nn.functional.linear(x.float(), weight.float(), bias.float())
+    before = residual.float()
+    monkeypatch.setattr(launch.functional, "linear", None)  # cuBLAS' way
+
+    triton_kernels.add_linear(x, packed, residual)
+
+    torch.testing.assert_close(triton_kernels.linear(x, packed).float(), wanted, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(residual.float(), before + wanted, rtol=2e-3, atol=4e-3)
+    assert triton_kernels.norm_swiglu(x, norm, 1e-6, packed).shape == (3, 18)
+
+
 @pytest.mark.parametrize("with_norms", [False, True])
 def test_norm_rotation_and_kv_write(with_norms: bool) -> None:
     spans = [SpanTable(33, 1, [4, 2, 5]), SpanTable(0, 18, [1, 3]), SpanTable(15, 2, [6, 7])]

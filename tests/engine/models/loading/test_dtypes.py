@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.models import ModelError, load
-from engine.models.loading.dtypes import check_gpu, check_gpu_shape, cpu_dtypes, gpu_dtypes
+from engine.models.loading.dtypes import check_gpu, check_gpu_room, check_gpu_shape, cpu_dtypes, gpu_dtypes
 from engine.models.loading.weights import Checkpoint
 from engine.process.config import EngineConfig
 from tests.models import tiny_llama
@@ -70,6 +70,15 @@ def test_attention_that_no_tile_of_the_gpu_kernels_fits_is_refused_with_the_numb
         check_gpu_shape(129, 1, 64)
     with pytest.raises(ModelError, match="head_dim is 512"):
         check_gpu_shape(8, 8, 512)
+
+
+def test_a_tile_of_float32_that_a_card_has_no_room_for_is_refused_with_the_numbers() -> None:
+    """99 KiB on an RTX 3090, 163 on an A100, 227 on an H200."""
+    check_gpu_room("NVIDIA H200", 232_448, 256, F32)
+    check_gpu_room("NVIDIA GeForce RTX 3090", 101_376, 128, F32)
+    check_gpu_room("NVIDIA GeForce RTX 3090", 101_376, 256, BF16)
+    with pytest.raises(ModelError, match=r"head_dim 256 needs 168 KiB.*RTX 3090 has 99 KiB.*bfloat16"):
+        check_gpu_room("NVIDIA GeForce RTX 3090", 101_376, 256, F32)
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32])

@@ -119,7 +119,9 @@ def test_a_number_that_is_not_finite_is_refused_by_its_tensors_name(
         load_tiny(directory, cpu_kernels=cpu_kernels)
 
 
-@pytest.mark.parametrize("name", ["model.norm.weight", "model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"])
+@pytest.mark.parametrize(
+    "name", ["model.norm.weight", "model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"]
+)
 def test_a_number_too_large_for_the_dtype_asked_for_is_refused(name: str, tmp_path: Path) -> None:
     """float16 ends at 65,504; the numbers of a bfloat16 checkpoint may be larger."""
     directory = tiny_llama(tmp_path)
