@@ -24,7 +24,7 @@ def embed_tokens(ids, newest, embedding, out, hidden, BLOCK: tl.constexpr, PDL: 
 
 
 @kernel()
-def norm_rows(x, weight, out, size, eps, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def rms_norm(x, weight, out, size, eps, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """RMSNorm of rows of `size` numbers, computed in float32; one row a program."""
     column = tl.arange(0, BLOCK)
     inside = column < size
@@ -39,7 +39,7 @@ def norm_rows(x, weight, out, size, eps, BLOCK: tl.constexpr, PDL: tl.constexpr)
 
 
 @kernel()
-def gate_rows(gate_up, out, size, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def silu_and_mul(gate_up, out, size, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """out = silu(gate) * up, for rows of `size` gates followed by as many ups."""
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -68,7 +68,7 @@ def rotation_angles(positions, inv_freq, cos, sin, scaling, half, BLOCK: tl.cons
 
 
 @kernel(varies=("tables", "rows", "positions", "table_stride"))
-def rotate_and_cache(
+def rope_and_cache_kv(
     qkv,
     cos,
     sin,

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.torch.linear import PackedLinear
+from kernels.triton import elementwise
 from kernels.triton.attention import attend_items, merge_parts
 from kernels.triton.copies import copy_block_pairs, patch_tables
-from kernels.triton.elementwise import embed_tokens, gate_rows, norm_rows, rotate_and_cache, rotation_angles
 from kernels.triton.linear import few_rows_linear
 from kernels.triton.overlap import NO_OVERLAP, overlap
 from kernels.triton.plan import AttentionPlan, Items, has_little_room, multiprocessors
@@ -56,7 +56,7 @@ def norm_swiglu(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Te
     if _takes_few(x):
         out = torch.empty(len(x), packed.out_features // 2, dtype=x.dtype, device=x.device)
         return _few_rows(x, packed, out, gate=True)
-    return silu_mul(functional.linear(x, packed.weight, packed.bias))
+    return silu_and_mul(functional.linear(x, packed.weight, packed.bias))
 
 
 def add_linear(x: Tensor, packed: PackedLinear, residual: Tensor) -> None:
@@ -118,17 +118,19 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         x = x.clone()
     out = torch.empty_like(x)
     block = _power(size)
-    norm_rows[(x.numel() // size,)](
+    elementwise.rms_norm[(x.numel() // size,)](
         x, weight, out, size, eps, BLOCK=block, num_warps=min(8, max(1, block // 512)), **overlap(x)
     )
     return out
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
+def silu_and_mul(gate_up: Tensor) -> Tensor:
     tokens, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(tokens, size, dtype=gate_up.dtype, device=gate_up.device)
     block = min(2048, _power(size))
-    gate_rows[(tokens, triton.cdiv(size, block))](gate_up, out, size, BLOCK=block, num_warps=4, **overlap(out))
+    elementwise.silu_and_mul[(tokens, triton.cdiv(size, block))](
+        gate_up, out, size, BLOCK=block, num_warps=4, **overlap(out)
+    )
     return out
 
 
@@ -137,13 +139,13 @@ def rope_angles(positions: Tensor, inv_freq: Tensor, scaling: float, dtype: torc
     half = len(inv_freq)
     # Two allocations: each begins at an aligned address, whatever the number of tokens.
     cos, sin = (torch.empty(len(positions), half, dtype=torch.float32, device=positions.device) for _ in range(2))
-    rotation_angles[(len(positions),)](
+    elementwise.rotation_angles[(len(positions),)](
         positions, inv_freq, cos, sin, scaling, half, BLOCK=_power(half), num_warps=1, **overlap(cos)
     )
     return cos, sin
 
 
-def rope_and_cache(
+def rope_and_cache_kv(
     qkv: Tensor,
     heads: int,
     angles: tuple[Tensor, Tensor] | None,
@@ -155,7 +157,7 @@ def rope_and_cache(
     head_tile = min(8, _power(all_heads))
     cos, sin = angles if angles is not None else (qkv, qkv)
     q_norm, k_norm, eps = norms if norms is not None else (qkv, qkv, 0.0)
-    rotate_and_cache[(tokens, triton.cdiv(all_heads, head_tile))](
+    elementwise.rope_and_cache_kv[(tokens, triton.cdiv(all_heads, head_tile))](
         qkv,
         cos,
         sin,
@@ -294,7 +296,7 @@ def embed(ids: Tensor, newest: Tensor, embedding: Tensor, dtype: torch.dtype) ->
     hidden = embedding.shape[1]
     out = torch.empty(len(ids), hidden, dtype=dtype, device=ids.device)
     block = min(1024, _power(hidden))
-    embed_tokens[(len(ids), triton.cdiv(hidden, block))](
+    elementwise.embed_tokens[(len(ids), triton.cdiv(hidden, block))](
         ids, newest, embedding, out, hidden, BLOCK=block, num_warps=2, **overlap(out)
     )
     return out

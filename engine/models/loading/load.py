@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.models.config import DecoderConfig, read_config
-from engine.models.decoder import Decoder, build_decoder
+from engine.models.config import DecoderConfig
+from engine.models.decoder import Decoder
 from engine.models.errors import ModelError
+from engine.models.loading.build import build_decoder
 from engine.models.loading.dtypes import (
     check_gpu,
     check_gpu_room,
@@ -23,10 +24,10 @@ from engine.models.loading.dtypes import (
 )
 from engine.models.loading.names import cache_dir
 from engine.models.loading.weights import Checkpoint, RandomWeights
+from engine.models.registry import read_config
 from engine.process.config import EngineConfig
 from engine.protocol import LoadProgress, ModelInfo
-from kernels import ops
-from kernels.ops import Form
+from kernels.backend import Backend, Form, gpu_backend, start_cpp_backend, torch_backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,13 @@ class LoadedModel:
     """Of what is computed."""
     kv_dtype: torch.dtype
     device: str
-    compiled: bool
-    """With a CPU's C++ kernels."""
+    backend: Backend
+    """What computes it: chosen here, for as long as the model is loaded."""
+
+    @property
+    def compiled(self) -> bool:
+        """With a CPU's C++ kernels."""
+        return self.backend.rounds_weights
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -59,7 +65,8 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
     if device != "cpu":
         check_gpu(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
         check_gpu_shape(decoder_config.heads, decoder_config.kv_heads, decoder_config.head_dim)
-    compiled = _start_cpu_kernels(config, device, progress)
+    backend = _backend(config, device, progress)
+    compiled = backend.rounds_weights
     checkpoint = None if config.random_weights else Checkpoint(path)
     stored = None if checkpoint is None else checkpoint.dtype()
     if device == "cpu":
@@ -78,8 +85,7 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
     layer_done(0, decoder_config.num_layers)
     weights = checkpoint or RandomWeights(dtype, device)
     with torch.inference_mode():
-        choose_form = _form_chooser(config) if compiled else None
-        decoder = build_decoder(decoder_config, weights, dtype, device, layer_done, choose_form)
+        decoder = build_decoder(decoder_config, weights, dtype, backend, layer_done)
     if device != "cpu":
         with torch.inference_mode():
             _compile_kernels(decoder, config.block_size, progress)
@@ -92,9 +98,9 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         max_context=max_context,
         dtype=str(dtype).removeprefix("torch."),
         device=device,
-        weights_dtype=_weights_dtype(decoder, dtype),
+        weights_dtype=decoder.weights_dtype(),
         kv_dtype=str(kv_dtype).removeprefix("torch."),
-        kernels="C++" if compiled else "torch" if device == "cpu" else "Triton",
+        kernels=backend.name,
     )
     return LoadedModel(
         info=info,
@@ -103,7 +109,7 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         dtype=dtype,
         kv_dtype=kv_dtype,
         device=device,
-        compiled=compiled,
+        backend=backend,
     )
 
 
@@ -158,45 +164,43 @@ def _cpu_threads() -> int:
     return max(1, min(torch.get_num_threads(), allowed))
 
 
-def _start_cpu_kernels(config: EngineConfig, device: str, progress: Callable[[LoadProgress], None]) -> bool:
-    """Whether the C++ kernels compute this model. Raises ModelError where only they could do what was asked for."""
+def _backend(config: EngineConfig, device: str, progress: Callable[[LoadProgress], None]) -> Backend:
+    """The kernels that compute this model. Raises ModelError where only others could do what was asked for."""
     needed = config.weights_dtype != "auto"
     if device != "cpu":
         if needed:
             raise ModelError(f"weights-dtype {config.weights_dtype} is for CPUs; on {device} weights are in the dtype.")
-        return False
+        return gpu_backend(device)
     if config.dtype not in ("auto", "float32"):
         if needed:
             raise ModelError(
                 f"weights-dtype {config.weights_dtype} goes with the dtypes auto and float32, not with {config.dtype}."
             )
-        return False
-    missing = "they are switched off (cpu-kernels torch)" if config.cpu_kernels == "torch" else None
-    if missing is None:
+        return torch_backend()
+    if config.cpu_kernels == "torch":
+        missing = "they are switched off (cpu-kernels torch)"
+    else:
 
         def tell(detail: str) -> None:
             progress(LoadProgress(stage="starting", detail=f"CPU kernels: {detail}"))
 
-        missing = ops.start_cpu_kernels(cache_dir() / "kernels", tell)
-    if missing is not None and needed:
+        started = start_cpp_backend(cache_dir() / "kernels", tell, _form_chooser(config))
+        if not isinstance(started, str):
+            return started
+        missing = started
+    if needed:
         raise ModelError(f"weights-dtype {config.weights_dtype} needs the C++ kernels of the CPU: {missing}.")
-    return missing is None
+    return torch_backend()
 
 
-def _form_chooser(config: EngineConfig) -> Callable[[Tensor], Form]:
-    """How the C++ kernels hold a matrix of the checkpoint."""
+def _form_chooser(config: EngineConfig) -> Callable[[Tensor], Form] | None:
+    """How the C++ kernels hold a matrix of the checkpoint; None: as they choose themselves."""
     wanted = config.weights_dtype
     if wanted != "auto":
         return lambda weight: wanted
     if config.dtype == "float32":  # what is stored in bfloat16 is the same number in float32
         return lambda weight: "bf16" if weight.dtype == torch.bfloat16 else "float32"
-    return ops.choose_form
-
-
-def _weights_dtype(decoder: Decoder, dtype: torch.dtype) -> str:
-    """Of the layers' largest matrices."""
-    largest = decoder.layers[0].gate_up
-    return largest.form if isinstance(largest, ops.PanelLinear) else str(dtype).removeprefix("torch.")
+    return None
 
 
 def _max_context(config: DecoderConfig, wanted: int | None) -> int:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from engine.models import load
 from engine.models.loading.load import LoadedModel
 from engine.process.config import EngineConfig
-from kernels import ops
+from kernels.backend import SpanTable
 from tests.models import tiny_llama
 
 LLAMA3_ROPE = {
@@ -56,21 +56,19 @@ def paged_logits(model: LoadedModel, ids: torch.Tensor, block_size: int, chunk: 
     blocks = -(-len(ids) // block_size)
     table = list(range(blocks, 0, -1))
     kv = [
-        ops.new_kv(blocks, config.kv_heads, block_size, config.head_dim, model.kv_dtype, "cpu")
+        model.backend.new_kv(blocks, config.kv_heads, block_size, config.head_dim, model.kv_dtype)
         for _ in range(config.num_layers)
     ]
     parts = []
     for start in range(0, len(ids), chunk):
         part = ids[start : start + chunk]
-        plan = ops.plan_attention(
-            [ops.SpanTable(start, len(part), table)],
+        plan = model.backend.plan_attention(
+            [SpanTable(start, len(part), table)],
             heads=config.heads,
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
             block_size=block_size,
             dtype=model.dtype,
-            device="cpu",
-            compiled=model.compiled,
         )
         parts.append(model.decoder.logits(model.decoder.forward(model.decoder.embed(part), kv, plan)))
     return torch.cat(parts)

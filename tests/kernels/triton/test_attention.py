@@ -28,7 +28,7 @@ def attend(scene: Scene, heads: int, kv_heads: int, block_size: int, **options: 
         device="cpu",
     )
     plan.parts.fill_(float("nan"))
-    q = triton_kernels.rope_and_cache(scene.qkv.clone(), heads, None, scene.kv, plan)
+    q = triton_kernels.rope_and_cache_kv(scene.qkv.clone(), heads, None, scene.kv, plan)
     return triton_kernels.paged_attention(q, scene.kv, plan, 0.25, **options)
 
 
@@ -79,7 +79,7 @@ def test_blocks_that_several_tables_hold_are_read_once_and_change_nothing() -> N
         scene.keys[i][:common], scene.values[i][:common] = scene.keys[0][:common], scene.values[0][:common]
 
     plan, order = plan_decode(lengths, tables, heads=4, kv_heads=2, head_dim=HEAD_DIM, block_size=16, device="cpu")
-    q = triton_kernels.rope_and_cache(scene.qkv[torch.from_numpy(order).long()], 4, None, scene.kv, plan)
+    q = triton_kernels.rope_and_cache_kv(scene.qkv[torch.from_numpy(order).long()], 4, None, scene.kv, plan)
     got = triton_kernels.paged_attention(q, scene.kv, plan, 0.25)
 
     items = torch.cat((plan.narrow.items.view(-1, 6), plan.wide.items.view(-1, 6)))

@@ -58,7 +58,7 @@ def test_a_kernel_is_compiled_once_and_comes_from_the_cache_the_next_time(tmp_pa
     found = unlaunched("hooks", cache=tmp_path)
 
     assert (found["variants"], found["compiled"]) == (2, 1)
-    assert found["told"] == [["gate_rows", 0, 1]] * 2
+    assert found["told"] == [["silu_and_mul", 0, 1]] * 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about the interpreter")
@@ -73,7 +73,7 @@ def test_where_kernels_are_interpreted_nothing_is_compiled_and_every_variant_run
         angles = triton_kernels.rope_angles(plan.positions, inv_freq, 1.0, torch.float32)
         for pool in kv:
             x = triton_kernels.norm_linear(residual, norm, 1e-6, qkv).view(len(residual), -1, 16)
-            q = triton_kernels.rope_and_cache(x, 2, angles, pool, plan)
+            q = triton_kernels.rope_and_cache_kv(x, 2, angles, pool, plan)
             triton_kernels.add_linear(triton_kernels.paged_attention(q, pool, plan, 0.25).flatten(1), out, residual)
             triton_kernels.add_linear(triton_kernels.norm_swiglu(residual, norm, 1e-6, gate_up), down, residual)
         return residual

@@ -78,7 +78,7 @@ def small_model(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) ->
         for number, pool in enumerate(kv):
             x = triton_kernels.norm_linear(residual, norm, 1e-6, qkv).view(len(residual), -1, head_dim)
             turned = angles if number % 2 else None
-            q = triton_kernels.rope_and_cache(x, heads, turned, pool, plan, (head_norm, head_norm, 1e-6))
+            q = triton_kernels.rope_and_cache_kv(x, heads, turned, pool, plan, (head_norm, head_norm, 1e-6))
             triton_kernels.add_linear(triton_kernels.paged_attention(q, pool, plan, 0.1).flatten(1), out, residual)
             triton_kernels.add_linear(triton_kernels.norm_swiglu(residual, norm, 1e-6, gate_up), down, residual)
         return residual
@@ -151,7 +151,7 @@ def steps(dtype: str, *sizes: str) -> dict[str, Any]:
     with compilations.telling(later.append):
         go_through_steps(model)
     other = SimpleNamespace(before=compilations.since_mark)
-    triton_kernels.silu_mul(torch.zeros(3, 2 * 160, dtype=torch.float64))
+    triton_kernels.silu_and_mul(torch.zeros(3, 2 * 160, dtype=torch.float64))
     return {
         "made ready": before,
         "told": told,
@@ -165,7 +165,9 @@ def hooks() -> dict[str, Any]:
     told: list[Any] = []
     x = torch.zeros(3, 64)
     for _ in range(2):
-        compile_together(lambda: [triton_kernels.silu_mul(x), triton_kernels.silu_mul(x)], lambda *w: told.append(w))
+        compile_together(
+            lambda: [triton_kernels.silu_and_mul(x), triton_kernels.silu_and_mul(x)], lambda *w: told.append(w)
+        )
         for made in KERNELS:
             made.device_caches.clear()
     return {"variants": compilations.variants, "compiled": compilations.compiled, "told": told}
