@@ -253,5 +253,5 @@ class DecodeGraphs:
         logits = self.logits[:size]
         decoder = model.decoder
         assert isinstance(decoder.head, PackedLinear)
-        linear_into(rms_norm(hidden, decoder.norm, model.config.rms_norm_eps), decoder.head, logits)
+        linear_into(rms_norm(hidden, decoder.norm, decoder.config.norm.eps), decoder.head, logits)
         draw(logits, rows, self.out, self.newest, inputs["rows"])
