@@ -52,6 +52,7 @@ __all__ = [
     "add_linear",
     "choose_form",
     "copy_blocks",
+    "cpu_kernels_detail",
     "fuse_layers",
     "greedy",
     "linear",
@@ -109,6 +110,11 @@ def start_cpu_kernels(cache: Path, tell: Callable[[str], None]) -> str | None:
     None: they are. Else why they are not.
     """
     return cpp_kernels.start(cache, tell)
+
+
+def cpu_kernels_detail() -> str:
+    """For people: which instructions the C++ kernels use and which compiler made them; "" before they are ready."""
+    return cpp_kernels.detail()
 
 
 def new_kv(num_blocks: int, kv_heads: int, block_size: int, head_dim: int, dtype: torch.dtype, device: str) -> Tensor:

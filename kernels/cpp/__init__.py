@@ -5,20 +5,23 @@ CPU multiplies bytes they meet 4- and 8-bit weights as whole numbers, and where 
 meet a bfloat16 pool as such. A row's result is the same to the last bit whatever stands beside it, and however its
 prompt was cut: there is one order of every sum.
 
-build.py    compiles source/ once, keeps the library in a cache, and tries it before it is used
-library.py  the library's functions and structures
-memory.py   memory for weights
-linear.py   attention.py   layers.py   the operations; what is not here is torch's
+build.py      compiles source/ once, keeps the library in a cache, and tries it before it is used
+compilers.py  which compilers there are, and with which flags each makes it
+trial.py      what is tried: every operation, against torch
+library.py    the library's functions and structures
+memory.py     memory for weights
+linear.py     attention.py   layers.py   the operations; what is not here is torch's
 """
 
 from kernels.cpp.attention import paged_attention, plan_attention, rope_and_cache
-from kernels.cpp.build import start
+from kernels.cpp.build import detail, start
 from kernels.cpp.layers import fuse_layers
 from kernels.cpp.linear import add_linear, choose_form, linear, norm_linear, norm_swiglu, pack_linear
 
 __all__ = [
     "add_linear",
     "choose_form",
+    "detail",
     "fuse_layers",
     "linear",
     "norm_linear",

@@ -47,7 +47,8 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         torch.set_num_threads(config.threads or _cpu_threads())
     elif ":" in device:
         torch.cuda.set_device(device)  # what names no device, as events and graphs, means this one
-    compiled = _start_cpu_kernels(config, device, progress)
+    missing = _start_cpu_kernels(config, device, progress)
+    compiled = missing is None
     dtype, kv_dtype = _dtypes(config.dtype, device, compiled)
     decoder_config = read_config(path)
     max_context = _max_context(decoder_config, config.max_context)
@@ -73,6 +74,7 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         weights_dtype=_weights_dtype(decoder, dtype),
         kv_dtype=str(kv_dtype).removeprefix("torch."),
         kernels="C++" if compiled else "torch" if device == "cpu" else "Triton",
+        kernels_detail=ops.cpu_kernels_detail() if missing is None else missing,
     )
     return LoadedModel(
         info=info,
@@ -110,29 +112,34 @@ def _cpu_threads() -> int:
     return max(1, min(torch.get_num_threads(), allowed))
 
 
-def _start_cpu_kernels(config: EngineConfig, device: str, progress: Callable[[LoadProgress], None]) -> bool:
-    """Whether the C++ kernels compute this model. Raises ModelError where only they could do what was asked for."""
+def _start_cpu_kernels(config: EngineConfig, device: str, progress: Callable[[LoadProgress], None]) -> str | None:
+    """None when the C++ kernels compute this model; else why they do not, or "" on a GPU, which has others.
+
+    Raises ModelError where only they could do what was asked for.
+    """
     needed = config.weights_dtype != "auto"
     if device != "cpu":
         if needed:
             raise ModelError(f"weights-dtype {config.weights_dtype} is for CPUs; on {device} weights are in the dtype.")
-        return False
+        return ""
     if config.dtype not in ("auto", "float32"):
         if needed:
             raise ModelError(
                 f"weights-dtype {config.weights_dtype} goes with the dtypes auto and float32, not with {config.dtype}."
             )
-        return False
+        return f"they compute in float32 only, and dtype {config.dtype} was asked for"
     missing = "they are switched off (cpu-kernels torch)" if config.cpu_kernels == "torch" else None
+
+    def tell(detail: str) -> None:
+        progress(LoadProgress(stage="starting", detail=f"CPU kernels: {detail}"))
+
     if missing is None:
-
-        def tell(detail: str) -> None:
-            progress(LoadProgress(stage="starting", detail=f"CPU kernels: {detail}"))
-
         missing = ops.start_cpu_kernels(cache_dir() / "kernels", tell)
+    if missing is not None:
+        tell(f"torch's, which are slower than those in C++: {missing}")
     if missing is not None and needed:
         raise ModelError(f"weights-dtype {config.weights_dtype} needs the C++ kernels of the CPU: {missing}.")
-    return missing is None
+    return missing
 
 
 def _form_chooser(config: EngineConfig) -> Callable[[Tensor], Form]:
