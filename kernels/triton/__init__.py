@@ -1,4 +1,4 @@
-"""Triton: the GPU implementation of kernels/ops.py. On a CPU, only Triton's interpreter runs it (tests do).
+"""Triton: the GPU implementation of kernels/backend.py. On a CPU, only Triton's interpreter runs it (tests do).
 
 attention.py, elementwise.py, linear.py, sampling.py, copies.py   the kernels
 work.py, sharing.py   what the attention kernel does in a step, found on the host
