@@ -149,6 +149,10 @@ class PagedBlocks(BlockTables):
         self._host_left, self._host_leaving = self._host_leaving, []
         return moves
 
+    @property
+    def moves_pending(self) -> bool:
+        return bool(self._moves.swap_out or self._moves.copies or self._moves.swap_in)
+
     # -- sharing and giving back ---------------------------------------------------------------
 
     def fork(self, parent: Sequence, child: Sequence, tokens: int) -> None:
@@ -191,7 +195,13 @@ class PagedBlocks(BlockTables):
         sequence.swapped, sequence.swapped_tokens = slots, tokens
 
     def drop_swapped(self, sequence: Sequence) -> None:
-        """Forget what the sequence has in host memory."""
+        """Forget what the sequence has in host memory, and what was still to be moved there."""
+        if sequence.swapped and self._moves.swap_out:
+            slots = set(sequence.swapped)
+            self._moves.swap_out[:] = [move for move in self._moves.swap_out if move[1] not in slots]
+        self._leave_slots(sequence)
+
+    def _leave_slots(self, sequence: Sequence) -> None:
         self._host_leaving.extend(sequence.swapped)
         sequence.swapped, sequence.swapped_tokens = [], 0
 
@@ -206,7 +216,7 @@ class PagedBlocks(BlockTables):
         self._append_blocks(sequence, len(slots))
         self._moves.swap_in.extend(zip(slots, sequence.table[there:], strict=True))
         start, sequence.computed = sequence.computed, max(sequence.computed, sequence.swapped_tokens)
-        self.drop_swapped(sequence)
+        self._leave_slots(sequence)  # the moves out of and into them are for the next forward
         self.events.add("swap_in", -1, sequence.id, sequence.session)
         self.publish(sequence, start)
 

@@ -74,6 +74,12 @@ class BlockTables:
         """The KV to move before the next forward, once."""
         return Moves([], [], [])
 
+    @property
+    def moves_pending(self) -> bool:
+        """Whether the next forward has KV to move first. Until it has, nobody else may read or write blocks: what was
+        swapped out still lies in blocks that others may have been given since."""
+        return False
+
     def fork(self, parent: Sequence, child: Sequence, tokens: int) -> None:
         """Share the blocks of the parent's first `tokens` tokens with the child. Only where `shares`."""
         raise NotImplementedError
@@ -105,6 +111,11 @@ class BlockTables:
         sequence.computed = sequence.room = 0
         self._sequences.pop(sequence.id, None)
         self._changed.pop(sequence.id, None)
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """Those that hold blocks."""
+        return list(self._sequences.values())
 
     @property
     def has_new_lengths(self) -> bool:

@@ -35,11 +35,15 @@ class EngineIO:
         self._thread.start()
 
     def take(self, timeout: float | None) -> Command | None:
-        """The next command; None after `timeout` seconds (None waits for ever, 0 not at all)."""
+        """The next command; None after `timeout` seconds (None waits for ever, 0 not at all), or after `wake`."""
         try:
             return self._commands.get(block=timeout != 0, timeout=timeout or None)
         except queue.Empty:
             return None
+
+    def wake(self) -> None:
+        """Let a `take` that waits return None. May be called in any thread."""
+        self._commands.put(None)
 
     def reply(self, message: Message) -> None:
         """Queue a message for the front."""

@@ -53,7 +53,11 @@ def main() -> int:
     try:
         core, desk, ready = _load(config, io, started)
         io.reply(ready)
-        _serve(core, desk, io)
+        try:
+            _serve(core, desk, io)
+        finally:
+            for reply in desk.close():
+                io.reply(reply)
         status = 0
     except Exception as error:  # the last words of the process; the front shows them and starts another
         traceback.print_exc()
@@ -93,18 +97,21 @@ def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCor
         ),
         load_s=time.monotonic() - started,
     )
-    return core, SessionDesk(core, runner, built.path), ready
+    weights = "random" if config.random_weights else config.weights_dtype
+    return core, SessionDesk(core, runner, built.path, weights, io.wake), ready
 
 
 def _serve(core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
     """Commands between steps, steps while there is work; publish each before the next begins."""
     while True:
-        command = io.take(0 if core.has_work else None)
+        command = io.take(0 if core.has_work or desk.has_work else None)
         while command is not None:
             if isinstance(command, Shutdown):
                 return
             _obey(command, core, desk, io)
             command = io.take(0)
+        for reply in desk.advance():
+            io.reply(reply)
         outputs, report = core.step()
         if outputs:  # first: somebody reads them
             io.reply(StepOutputs(step=report.step if report else -1, outputs=outputs))
@@ -130,7 +137,9 @@ def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -
     elif isinstance(command, GetBlock):
         io.reply(core.block_content(command))
     elif isinstance(command, SessionCommand):
-        io.reply(desk.answer(command))
+        reply = desk.answer(command)
+        if reply is not None:
+            io.reply(reply)
     elif isinstance(command, ListSessions):
         io.reply(SessionList(ticket=command.ticket, sessions=core.session_infos()))
     elif isinstance(command, Ping):

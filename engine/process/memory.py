@@ -34,13 +34,13 @@ def choose_num_blocks(config: EngineConfig, model: LoadedModel) -> int:
         wanted = (config.num_blocks + 1) * block_bytes  # one more: the null block
         if config.num_blocks < 1 or wanted > free:
             raise ModelError(
-                f"{config.num_blocks} blocks of {config.block_size} tokens take {_mib(wanted)}; "
-                f"{_mib(free)} are free on {model.device}."
+                f"{config.num_blocks} blocks of {config.block_size} tokens take {mib(wanted)}; "
+                f"{mib(free)} are free on {model.device}."
             )
         return config.num_blocks
     if config.kv_memory is not None:
         if config.kv_memory > free:
-            raise ModelError(f"{_mib(config.kv_memory)} for KV, but {_mib(free)} are free on {model.device}.")
+            raise ModelError(f"{mib(config.kv_memory)} for KV, but {mib(free)} are free on {model.device}.")
         budget = config.kv_memory
     elif model.device == "cpu":
         context = (-(-model.info.max_context // config.block_size) + 1) * block_bytes
@@ -50,8 +50,8 @@ def choose_num_blocks(config: EngineConfig, model: LoadedModel) -> int:
     blocks = budget // block_bytes - 1
     if blocks < 1:
         raise ModelError(
-            f"Not even one block fits: a block of {config.block_size} tokens takes {_mib(block_bytes)}, the pool needs "
-            f"two, and {_mib(budget)} are set aside for it ({_mib(free)} free on {model.device})."
+            f"Not even one block fits: a block of {config.block_size} tokens takes {mib(block_bytes)}, the pool needs "
+            f"two, and {mib(budget)} are set aside for it ({mib(free)} free on {model.device})."
         )
     return blocks
 
@@ -123,5 +123,6 @@ def _cgroup_available(root: Path) -> list[int]:
     return found
 
 
-def _mib(nbytes: float) -> str:
+def mib(nbytes: float) -> str:
+    """A number of bytes as people read it."""
     return f"{nbytes / (1 << 20):,.1f} MiB"

@@ -8,6 +8,7 @@ session that is not pinned gives its blocks up; their content stays cached until
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from engine.blocks.tables import BlockTables
 from engine.requests.sequence import Sequence
@@ -29,6 +30,16 @@ class UnknownSession(KeyError):
     """No session of this name is known to the engine."""
 
 
+class Holder(Protocol):
+    """Whatever holds blocks for a while beside the sessions, and can let go of them when it must."""
+
+    @property
+    def holds_blocks(self) -> bool: ...
+
+    def let_go(self) -> None:
+        """Finish, at once, what the blocks are held for."""
+
+
 class Sessions:
     """The sessions of one engine, least recently used first."""
 
@@ -38,6 +49,8 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._residents: dict[str, Session] = {}
         """Those with blocks in place, least recently used first."""
+        self.holder: Holder | None = None
+        """Asked to let go before any resident is given up."""
 
     def get(self, name: str) -> Session | None:
         return self._sessions.get(name)
@@ -66,6 +79,9 @@ class Sessions:
 
     def reclaim(self) -> bool:
         """Release the least recently used resident that is not pinned. False when there is none."""
+        if self.holder is not None and self.holder.holds_blocks:
+            self.holder.let_go()
+            return True
         session = next((session for session in self._residents.values() if not session.pinned), None)
         if session is None:
             return False
@@ -75,7 +91,8 @@ class Sessions:
     @property
     def reclaimable(self) -> bool:
         """True when `reclaim` would find something."""
-        return any(not session.pinned for session in self._residents.values())
+        held = self.holder is not None and self.holder.holds_blocks
+        return held or any(not session.pinned for session in self._residents.values())
 
     def pin(self, name: str, pinned: bool) -> None:
         """A pinned session is never reclaimed. Raises UnknownSession."""
