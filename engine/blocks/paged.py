@@ -207,7 +207,6 @@ class PagedBlocks(BlockTables):
 
     @property
     def host_used(self) -> int:
-        """Host slots that hold a preempted sequence's KV."""
         return self._host_slots - len(self._host_free) - len(self._host_leaving) - len(self._host_left)
 
     def _swap_in(self, sequence: Sequence) -> None:
@@ -221,6 +220,13 @@ class PagedBlocks(BlockTables):
         self.publish(sequence, start)
 
     # -- inside --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        super().check()
+        slots = [*self._host_free, *self._host_leaving, *self._host_left]
+        assert len(slots) == len(set(slots)), "a host slot is given back once"
+        sources = [block for block, _ in self._moves.swap_out]
+        assert all(0 < block <= self.pool.num_blocks for block in sources), "only blocks are swapped out"
 
     def _check_table(self, sequence: Sequence) -> None:
         needed = self.blocks_for(sequence.computed)

@@ -80,6 +80,11 @@ class BlockTables:
         swapped out still lies in blocks that others may have been given since."""
         return False
 
+    @property
+    def host_used(self) -> int:
+        """Host slots that hold a preempted sequence's KV."""
+        return 0
+
     def fork(self, parent: Sequence, child: Sequence, tokens: int) -> None:
         """Share the blocks of the parent's first `tokens` tokens with the child. Only where `shares`."""
         raise NotImplementedError

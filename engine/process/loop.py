@@ -17,6 +17,7 @@ import msgspec
 
 from engine import protocol
 from engine.core import EngineCore
+from engine.process.check import IdleCheck, check_idle
 from engine.process.config import EngineConfig
 from engine.process.io import EngineIO
 from engine.protocol import (
@@ -102,13 +103,22 @@ def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCor
 
 
 def _serve(core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
-    """Commands between steps, steps while there is work; publish each before the next begins."""
+    """Commands between steps, steps while there is work; publish each before the next begins.
+
+    Without work the engine waits, and checks its books once in a while. Raises BooksDisagree.
+    """
+    checking = IdleCheck(lambda: check_idle(core, desk.sequences))
     while True:
-        command = io.take(0 if core.has_work or desk.has_work else None)
+        busy = core.has_work or desk.has_work
+        command = io.take(0 if busy else checking.due_in)
+        if command is None and not busy:
+            checking.run_if_due()
         while command is not None:
             if isinstance(command, Shutdown):
                 return
             _obey(command, core, desk, io)
+            if not isinstance(command, Ping):
+                checking.saw_work()
             command = io.take(0)
         for reply in desk.advance():
             io.reply(reply)
@@ -117,6 +127,8 @@ def _serve(core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
             io.reply(StepOutputs(step=report.step if report else -1, outputs=outputs))
         if report:
             io.publish(report)
+        if outputs or report:
+            checking.saw_work()
 
 
 def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:

@@ -141,6 +141,15 @@ class Scheduler:
         stuck, self._stuck = self._stuck, []
         return stuck
 
+    def check(self) -> None:
+        """Raise AssertionError when the queues are not as they should be. For tests and idle moments."""
+        queued = [*self.running, *self.waiting]
+        assert len(queued) == len({sequence.id for sequence in queued}), "a sequence stands in one place"
+        assert not any(sequence.ended for sequence in queued), "what has ended stands nowhere"
+        assert not any(sequence.table for sequence in self.waiting), "what waits has no blocks"
+        assert len(self.running) <= self.max_running, "no more run than may"
+        assert self.waiting == sorted(self.waiting, key=_turn), "the queue is in order"
+
     # -- running -------------------------------------------------------------------------------
 
     def _schedule_running(self, plan: _Plan) -> None:

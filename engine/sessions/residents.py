@@ -116,6 +116,17 @@ class Sessions:
         """Sessions whose blocks are in place, next to be reclaimed first."""
         return list(self._residents.values())
 
+    def check(self) -> None:
+        """Raise AssertionError when residents and sessions do not agree. For tests and idle moments."""
+        with_resident = {name for name, session in self._sessions.items() if session.resident is not None}
+        assert with_resident == set(self._residents), "every session with a resident is listed as one that has"
+        for name, session in self._residents.items():
+            resident = session.resident
+            assert session is self._sessions[name], f"session {name!r} is listed twice"
+            assert resident is not None
+            assert resident.table, f"the resident of {name!r} has blocks"
+            assert resident.computed <= resident.known, f"the resident of {name!r} has KV of its own tokens only"
+
     def _give_up(self, session: Session) -> None:
         assert session.resident is not None
         self._blocks.release(session.resident)

@@ -21,7 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from torch import Tensor
 
 from engine.core import EngineCore
-from engine.protocol import SessionReply, TokenOutput
+from engine.process.check import check_idle
+from engine.protocol import SessionCommand, SessionReply, TokenOutput
 from engine.sessions import transfers
 from engine.sessions.commands import SessionDesk
 from tests.engine.fakes import VOCAB, AheadExecutor, ContentExecutor, expected_answer, request, run, tokens_of
@@ -79,8 +80,6 @@ class Engine:
         self.under_way = 0
 
     def do(self, action: str, session: str, file: str = "chat", salt: bytes = b"") -> SessionReply | None:
-        from engine.protocol import SessionCommand
-
         target = str(self.folder / f"{file}.safetensors")
         command = SessionCommand(ticket=1, action=action, session=session, target=target, salt=salt)  # type: ignore[arg-type]
         reply = self.desk.answer(command)
@@ -295,8 +294,13 @@ class Transferring(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self) -> None:
-        if hasattr(self, "core"):
-            self.core.blocks.check()
+        if not hasattr(self, "core"):
+            return
+        self.core.blocks.check()
+        self.core.scheduler.check()
+        self.core.sessions.check()
+        if not self.core.has_work:
+            check_idle(self.core, self.engine.desk.sequences)
 
     def teardown(self) -> None:
         if not hasattr(self, "core"):
