@@ -1,7 +1,7 @@
 """The engine looks at its own books whenever it is idle: blocks, tables, sessions and queue must agree (design.md, 4).
 
-A block that two sequences own by mistake shows as wrong tokens in somebody's answer, hours later perhaps. An engine that
-finds its books wrong ends, loudly, and another one starts with empty ones.
+A block that two sequences own by mistake shows as wrong tokens in somebody's answer, hours later perhaps. An engine
+that finds its books wrong ends, loudly, and another one starts with empty ones.
 """
 
 from __future__ import annotations

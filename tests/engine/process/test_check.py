@@ -163,10 +163,10 @@ class Scripted:
 
 class NoDesk:
     has_work = False
-    sequences: list[Any] = []
+    sequences = ()
 
-    def advance(self) -> list[Any]:
-        return []
+    def advance(self) -> tuple[Any, ...]:
+        return ()
 
 
 def test_the_loop_checks_when_it_is_idle_and_ends_with_wrong_books(monkeypatch: pytest.MonkeyPatch) -> None:
