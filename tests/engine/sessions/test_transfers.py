@@ -27,14 +27,14 @@ from engine.sessions import transfers
 from engine.sessions.commands import SessionDesk
 from tests.engine.fakes import VOCAB, AheadExecutor, ContentExecutor, expected_answer, request, run, tokens_of
 
-WORDS = 4
-"""Numbers of 16 bits, each exact in float32, that a digest is saved as."""
+WORDS = 12
+"""Numbers of 16 bits, each exact in float32, that a slot is saved as: four for each of its three."""
 
 
 class _Saving:
-    """What a `Runner` has beside `execute`, for a `ContentExecutor`: a layer of one head, whose values are zero."""
+    """What a `Runner` has beside `launch`, for a `ContentExecutor`: a layer of one head, whose values are zero."""
 
-    slots: list[list[int]]
+    slots: list[list[tuple[int, int, int]]]
     block_size: int
     kv_layout = "digests"
     kv_dtype = "float32"
@@ -43,8 +43,9 @@ class _Saving:
     def read_blocks(self, blocks: list[int]) -> Tensor:
         kv = torch.zeros(1, len(blocks), 2, 1, self.block_size, WORDS)
         for place, block in enumerate(blocks):
-            for slot, digest in enumerate(self.slots[block]):
-                kv[0, place, 0, 0, slot] = torch.tensor([float(digest >> (16 * i) & 0xFFFF) for i in range(WORDS)])
+            for slot, numbers in enumerate(self.slots[block]):
+                words = [float(number >> (16 * i) & 0xFFFF) for number in numbers for i in range(4)]
+                kv[0, place, 0, 0, slot] = torch.tensor(words)
         return kv
 
     def write_blocks(self, blocks: list[int], kv: Tensor) -> None:
@@ -52,7 +53,8 @@ class _Saving:
         for place, block in enumerate(blocks):
             for slot in range(self.block_size):
                 words = [int(word) for word in kv[0, place, 0, 0, slot]]
-                self.slots[block][slot] = sum(word << (16 * i) for i, word in enumerate(words))
+                numbers = [sum(words[4 * n + i] << (16 * i) for i in range(4)) for n in range(3)]
+                self.slots[block][slot] = (numbers[0], numbers[1], numbers[2])
 
 
 class SavingExecutor(_Saving, ContentExecutor):
