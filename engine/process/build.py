@@ -15,7 +15,7 @@ from engine import models
 from engine.core import EngineCore
 from engine.execution.runner import Runner, make_runner
 from engine.process.config import EngineConfig
-from engine.process.memory import choose_num_blocks
+from engine.process.memory import choose_host_slots, choose_num_blocks
 from engine.protocol import LoadProgress, ModelInfo
 from engine.sampling.grammar.compile import GrammarCompiler
 
@@ -37,7 +37,7 @@ def build(config: EngineConfig, tell: Callable[[LoadProgress], None]) -> Engine:
     path = models.resolve(config.model, tell)
     model = models.load(path, config, tell)
     num_blocks = choose_num_blocks(config, model)
-    host_slots = config.swap_memory // (config.block_size * model.kv_bytes_per_token)
+    host_slots = choose_host_slots(config, model, num_blocks)
     step_tokens, max_running = config.limits(model.device)
     runner = make_runner(model, num_blocks, config.block_size, host_slots, max_running)
     core = EngineCore(

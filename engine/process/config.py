@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 import msgspec
@@ -10,8 +11,21 @@ from engine.blocks import Policy
 
 BLOCK_SIZES = (8, 16, 32, 64, 128)
 
+_BOUNDS = {
+    "num_blocks": (1, 2**31 - 2),  # a block's id is an int32, and block 0 is nobody's
+    "kv_memory": (1, 2**63 - 1),
+    "max_context": (2, 2**31 - 2),  # a token of the prompt and one of the answer
+    "step_tokens": (1, 2**20),
+    "max_running": (1, 2**13),  # each has a row of the block tables, on the device too
+    "swap_memory": (0, 2**63 - 1),
+    "threads": (1, max(256, 8 * (os.cpu_count() or 1))),  # beyond it, the system may refuse one in the middle of a step
+}
+"""What each number may be, at least and at most."""
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Raises ValueError for a number that no engine can be started with; msgspec makes a ValidationError of it."""
+
     model: str = "smollm2"
     """A directory in Hugging Face layout, a .gguf file, or a name that `engine.models.resolve` knows."""
     block_size: int = 16
@@ -48,6 +62,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """ZeroMQ endpoint bound by the front: commands in, replies out."""
     telemetry_endpoint: str = ""
     """ZeroMQ endpoint bound by the front: telemetry out."""
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{name.replace('_', '-')} must be from {least:,} to {most:,}, not {value:,}")
+        if self.block_size not in BLOCK_SIZES:
+            sizes = ", ".join(map(str, BLOCK_SIZES))
+            raise ValueError(f"block-size must be one of {sizes}, not {self.block_size:,}")
 
     def limits(self, device: str) -> tuple[int, int]:
         """(step_tokens, max_running) on a device."""
