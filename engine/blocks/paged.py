@@ -36,12 +36,12 @@ class PagedBlocks(BlockTables):
         self._host_slots = host_slots
         self._host_free = list(range(host_slots))
         self._host_leaving: list[int] = []
-        """Slots given up since the last step was planned, which that step may still write or read."""
+        """The slots given up since the last step was planned, which that step may still write or read."""
         self._host_left: list[int] = []
-        """Slots given up for the step under way: free behind it."""
+        """The slots given up for the step under way, which are free behind it."""
         self._moves = Moves([], [], [])
         self._late: list[Span] = []
-        """Spans that fill a block with a token that is not known yet."""
+        """The spans that fill a block with a token that is not known yet."""
 
     # -- admission -----------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ class PagedBlocks(BlockTables):
         return match if needed + headroom <= self.pool.available else None
 
     def blocks_needed(self, sequence: Sequence) -> int:
-        """Blocks for all tokens of a waiting sequence, and for what its children do not share with it."""
+        """Counts the blocks for all tokens of a waiting sequence, and for what its children do not share with it."""
         needed = self.blocks_for(max(len(sequence.tokens), sequence.swapped_tokens))
         for child in sequence.children:
             shared = common_prefix(sequence.tokens, child.tokens) // self.block_size
@@ -59,7 +59,7 @@ class PagedBlocks(BlockTables):
         return needed
 
     def match(self, sequence: Sequence) -> Match:
-        """The cached prefix, in whole blocks; what must be computed for its logits is left out."""
+        """Finds the cached prefix, in whole blocks, without what must be computed for its logits."""
         blocks: list[int] = []
         if self._prefix_cache:
             for index in range(sequence.reusable // self.block_size):
@@ -132,7 +132,7 @@ class PagedBlocks(BlockTables):
     def publish_spans(self, spans: Iterable[Span]) -> None:
         size = self.block_size
         if self._prefix_cache:
-            for span in [span for span in spans if span.start % size + span.count >= size]:  # those that fill a block
+            for span in [span for span in spans if span.start % size + span.count >= size]:  # which fill a block
                 if span.start + span.count > span.sequence.known:
                     self._late.append(span)
                 else:
@@ -157,7 +157,7 @@ class PagedBlocks(BlockTables):
     # -- sharing and giving back ---------------------------------------------------------------
 
     def fork(self, parent: Sequence, child: Sequence, tokens: int) -> None:
-        """The child shares the parent's blocks that hold its first `tokens` tokens, a half-filled last one too."""
+        """Let the child share the parent's blocks that hold its first `tokens` tokens, a half-filled last one too."""
         assert not child.table, "forked into a sequence with blocks"
         for index in range(self.blocks_for(tokens)):
             block = parent.table[index]
@@ -187,7 +187,7 @@ class PagedBlocks(BlockTables):
         tokens = sequence.computed
         self._pop_blocks(sequence, self.blocks_for(tokens))
         slots = [self._host_free.pop() for _ in sequence.table]
-        # A block that is about to be copied into still has its content elsewhere.
+        # The content of a block that is about to be copied into still lies in the source of the copy.
         pending = {destination: source for source, destination in self._moves.copies}
         sources = [pending.get(block, block) for block in sequence.table]
         self._moves.swap_out.extend(zip(sources, slots, strict=True))

@@ -22,18 +22,18 @@ from engine.sampling.grammar.compile import GrammarCompiler
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Ready to step."""
+    """An engine that is ready to step."""
 
     core: EngineCore
     runner: Runner
     model: ModelInfo
     path: Path
-    """The model's folder."""
+    """The model lies in this folder."""
     num_blocks: int
 
 
 def build(config: EngineConfig, tell: Callable[[LoadProgress], None]) -> Engine:
-    """Takes seconds. Raises what loading the model raises."""
+    """Build an engine, which takes seconds. Raises what loading raises, and ModelError for too little memory."""
     path = models.resolve(config.model, tell)
     model = models.load(path, config, tell)
     num_blocks = choose_num_blocks(config, model)

@@ -13,11 +13,11 @@ from engine.core import EngineCore
 from engine.requests.sequence import Sequence
 
 _QUIET_S = 0.25
-"""Seconds without work before a check begins, so that it does not stand in a next turn's way."""
+"""A check begins after so many seconds without work, so that it does not stand in a next turn's way."""
 _EVERY_S = 5.0
-"""Seconds between two checks at least."""
+"""Two checks are so many seconds apart at least."""
 _SHARE = 100
-"""The time between two checks is so many times what the last one took, at least."""
+"""Two checks are so many times as far apart as the last one took, at least."""
 
 
 class BooksDisagree(RuntimeError):
@@ -61,12 +61,12 @@ def _check_owners(core: EngineCore, held: list[Sequence]) -> None:
 
 
 class IdleCheck:
-    """When to check: after work, in a quiet moment, at most every few seconds and a hundredth of the time."""
+    """It checks after work, in a quiet moment, at most every few seconds and for a hundredth of the time."""
 
     def __init__(self, check: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._check, self._clock = check, clock
         self._due: float | None = None
-        """None: nothing was done since the last check."""
+        """The time of the next check; None while nothing was done since the last one."""
         self._not_before = 0.0
 
     def saw_work(self) -> None:
@@ -74,7 +74,7 @@ class IdleCheck:
 
     @property
     def due_in(self) -> float | None:
-        """Seconds until the next check; None: not before there was work."""
+        """The seconds until the next check; None means not before there was work."""
         return None if self._due is None else max(0.0, self._due - self._clock())
 
     def run_if_due(self) -> None:

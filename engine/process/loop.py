@@ -46,7 +46,7 @@ from engine.sessions.commands import SessionDesk
 def main() -> int:
     """Run until the front says `Shutdown` or goes away. Returns the exit status."""
     started = time.monotonic()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the front decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal, and the front decides
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
     threading.excepthook = _end_with_thread
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
@@ -60,7 +60,7 @@ def main() -> int:
             for reply in desk.close():
                 io.reply(reply)
         status = 0
-    except Exception as error:  # the last words of the process; the front shows them and starts another
+    except Exception as error:  # the front shows these last words, and starts another engine
         traceback.print_exc()
         io.reply(EngineFailed(message=f"{type(error).__name__}: {error}"))
         status = 1
@@ -69,8 +69,8 @@ def main() -> int:
 
 
 def _end_with_parent() -> None:
-    # os.read, not sys.stdin: a buffered reader's lock, held by this thread for ever, would abort
-    # the interpreter's own end.
+    # This thread would hold the lock of sys.stdin's buffer for ever, and the interpreter's own end would abort on it;
+    # os.read takes no lock.
     while os.read(0, 4096):
         pass
     os._exit(2)
@@ -123,7 +123,7 @@ def _serve(core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
         for reply in desk.advance():
             io.reply(reply)
         outputs, report = core.step()
-        if outputs:  # first: somebody reads them
+        if outputs:  # they go first, because somebody reads them
             io.reply(StepOutputs(step=report.step if report else -1, outputs=outputs))
         if report:
             io.publish(report)
@@ -159,7 +159,7 @@ def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -
 
 
 def _publish_changes(core: EngineCore, io: EngineIO) -> None:
-    """What changed since the last report, so that an answer given now does not run ahead of the telemetry."""
+    """Publish what changed since the last report, so that an answer given now does not run ahead of the telemetry."""
     report = core.flush()
     if report:
         io.publish(report)

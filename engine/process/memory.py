@@ -1,4 +1,4 @@
-"""How much memory the KV pool gets: of what the device has free, on a GPU after the largest step was tried."""
+"""This module decides how much of the free memory the KV pool gets; on a GPU it tries the largest step first."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ _CPU_SHARE, _CPU_MOST = 0.25, 2 << 30
 """A chat engine on somebody's machine is one program among others: a quarter of what is free, two GiB at most (46,000
 tokens of the default model). Pages of the pool take memory when first written, not before."""
 _CPU_FOR_ONE_CONTEXT = 0.6
-"""Share that may be taken so that at least one sequence of full length fits."""
+"""The pool may take this share, so that at least one sequence of full length fits."""
 _GPU_SHARE = 0.9
-"""Of the device, for weights, the largest step's activations and KV together, as vLLM's default."""
+"""Weights, the largest step's activations and KV may take this share of the device together, as by vLLM's default."""
 _GPU_SLACK = 1 << 29
-"""Bytes for what is not measured: CUDA graphs, compiled kernels, the allocator's rounding."""
+"""So many bytes are left for what is not measured: CUDA graphs, compiled kernels, the allocator's rounding."""
 _MOST_LOGPROBS = 20
-"""A request may ask for so many beside each token."""
+"""A request may ask for the log probabilities of so many tokens beside each of its own."""
 
 
 def choose_num_blocks(config: EngineConfig, model: LoadedModel) -> int:
-    """Usable blocks of the pool: as configured, else as many as fit. Raises ModelError, with the numbers, for none."""
+    """Returns the usable blocks of the pool: as configured, else as many as fit.
+
+    Raises ModelError, with the numbers, when they do not fit.
+    """
     block_bytes = model.kv_bytes_per_token * config.block_size
     free = available_bytes(model.device)
     if config.num_blocks is not None:
-        wanted = (config.num_blocks + 1) * block_bytes  # one more: the null block
+        wanted = (config.num_blocks + 1) * block_bytes  # the null block is one more
         if config.num_blocks < 1 or wanted > free:
             raise ModelError(
                 f"{config.num_blocks} blocks of {config.block_size} tokens take {mib(wanted)}; "
@@ -59,7 +62,7 @@ def choose_num_blocks(config: EngineConfig, model: LoadedModel) -> int:
 
 
 def _gpu_budget(config: EngineConfig, model: LoadedModel) -> int:
-    """What is left of this process's share, or of what other processes leave, after the largest step."""
+    """Returns the bytes that the largest step leaves of this process's share, or of what other processes leave."""
     activations = _measure_activations(config, model)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(model.device)
@@ -68,7 +71,7 @@ def _gpu_budget(config: EngineConfig, model: LoadedModel) -> int:
 
 
 def _measure_activations(config: EngineConfig, model: LoadedModel) -> int:
-    """Bytes that the largest step takes beside KV, and what the runner itself and its graphs' logits take.
+    """Returns the bytes that the largest step, the runner itself and its graphs' logits take beside KV.
 
     Raises ModelError, with the numbers, when already that does not fit.
     """
@@ -100,10 +103,10 @@ def _measure_activations(config: EngineConfig, model: LoadedModel) -> int:
 def largest_step(
     *, step_tokens: int, max_running: int, max_context: int, block_size: int, vocab_size: int
 ) -> tuple[StepInput, int]:
-    """The step that takes most memory, and the blocks it lies in.
+    """Returns the step that takes most memory, and the number of blocks it lies in.
 
-    As many tokens as a step may have, of as many sequences as may run, the first ones as long as they may be. Each is
-    sampled with all filters, and with what makes float32 rows of its logits: penalties, bias, a mask and log
+    It has as many tokens as a step may have, of as many sequences as may run, the first ones as long as they may be.
+    Each is sampled with all filters, and with what makes float32 rows of its logits: penalties, bias, a mask and log
     probabilities. The first one's prompt is scored too.
     """
     import numpy as np
@@ -149,7 +152,7 @@ def largest_step(
 
 
 def choose_host_slots(config: EngineConfig, model: LoadedModel, num_blocks: int) -> int:
-    """Blocks of host memory for preempted sequences. Raises ModelError, with the numbers, where there is less."""
+    """Returns the blocks of host memory that preempted sequences get. Raises ModelError where there is less."""
     if not config.swap_memory:
         return 0
     block_bytes = model.kv_bytes_per_token * config.block_size
@@ -166,7 +169,7 @@ def choose_host_slots(config: EngineConfig, model: LoadedModel, num_blocks: int)
 
 
 def available_bytes(device: str) -> int:
-    """Memory that can be taken without pushing something else out: of the GPU, or of this machine or container."""
+    """Returns the bytes of the GPU, or of this machine or container, that can be taken without pushing others out."""
     if device != "cpu":
         return torch.cuda.mem_get_info(device)[0]
     limits = [_system_available(), *_cgroup_available(Path("/sys/fs/cgroup"))]
@@ -180,11 +183,11 @@ def _system_available() -> int:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # no Linux: half of all there is
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # without Linux it is half of all there is
 
 
 def _cgroup_available(root: Path) -> list[int]:
-    """What the container's limit leaves, for cgroup 2 and 1; nothing without a limit."""
+    """Returns what the container's limit leaves, for cgroup 2 and 1; an empty list without a limit."""
     found = []
     for limit, usage in (
         (root / "memory.max", root / "memory.current"),
@@ -192,11 +195,11 @@ def _cgroup_available(root: Path) -> list[int]:
     ):
         try:
             found.append(int(limit.read_text()) - int(usage.read_text()))
-        except (OSError, ValueError):  # absent, or "max"
+        except (OSError, ValueError):  # the file is absent, or says "max"
             continue
     return found
 
 
 def mib(nbytes: float) -> str:
-    """A number of bytes as people read it."""
+    """Returns a number of bytes as people read it."""
     return f"{nbytes / (1 << 20):,.1f} MiB"

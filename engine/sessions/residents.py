@@ -22,7 +22,7 @@ class Session:
     resident: Sequence | None = None
     """The sequence of its last turn, while its blocks are in place."""
     tokens: list[int] | None = None
-    """Tokens of the last turn, for telling why the next one missed."""
+    """The tokens of the last turn, by which the engine tells why the next one missed."""
     pinned: bool = False
 
 
@@ -48,9 +48,9 @@ class Sessions:
         self._remembered = remembered
         self._sessions: dict[str, Session] = {}
         self._residents: dict[str, Session] = {}
-        """Those with blocks in place, least recently used first."""
+        """The sessions with blocks in place, least recently used first."""
         self.holder: Holder | None = None
-        """Asked to let go before any resident is given up."""
+        """It is asked to let go before any resident is given up."""
 
     def get(self, name: str) -> Session | None:
         return self._sessions.get(name)
@@ -70,7 +70,7 @@ class Sessions:
         self._forget_old()
 
     def take(self, name: str) -> Sequence | None:
-        """The session's resident sequence, which is then the caller's."""
+        """Returns the session's resident sequence, which is then the caller's."""
         session = self._residents.pop(name, None)
         if session is None:
             return None
@@ -145,7 +145,7 @@ class Sessions:
         return session
 
     def _forget_old(self) -> None:
-        """Bound what is remembered of sessions that hold no blocks."""
+        """Forget the oldest sessions that hold no blocks, when too many are remembered."""
         surplus = len(self._sessions) - self._remembered
         for name in [name for name, s in self._sessions.items() if s.resident is None and not s.pinned][
             : max(0, surplus)

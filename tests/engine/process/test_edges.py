@@ -16,6 +16,7 @@ from engine.models import ModelError, load
 from engine.models.loading.load import LoadedModel
 from engine.process import memory
 from engine.process.build import build
+from engine.process.check import check_idle
 from engine.process.config import BLOCK_SIZES, EngineConfig
 from engine.process.memory import largest_step
 from engine.protocol import AddRequest, SamplingParams
@@ -117,7 +118,7 @@ def test_it_starts_and_answers(tiny: Path, settings: dict[str, Any]) -> None:
         engine.core.add(AddRequest(request_id=str(number), session="", prompt=prompt, sampling=sampling))
     for outputs in run(engine.core).values():
         assert outputs[-1].finish_reason == "length", outputs[-1].message
-    engine.core.blocks.check()
+    check_idle(engine.core)
 
 
 @pytest.mark.parametrize(("settings", "name"), OUT_OF_BOUNDS, ids=str)
