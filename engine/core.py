@@ -508,5 +508,6 @@ class EngineCore:
             events=events,
             lengths=self.blocks.take_lengths(),
             preempted=self.scheduler.take_preempted(),
+            compilations=self._steps.compilations,
             shadows=self.accounting.apply(events, self.scheduler.running),
         )

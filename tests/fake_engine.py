@@ -75,6 +75,7 @@ class EchoExecutor:
     """Looks up in the core, which no runner may, whose token it is to choose."""
 
     depth = 1
+    compilations = 0
     core: EngineCore
 
     def launch(self, step: StepInput) -> None:
