@@ -14,7 +14,6 @@ import msgspec
 
 from engine.blocks import Policy, make_tables
 from engine.blocks.observe.accounting import Accounting
-from engine.blocks.tables import Match
 from engine.execution.builder import StepBuilder
 from engine.execution.step_input import FAILED, StepResult
 from engine.protocol import (
@@ -250,14 +249,9 @@ class EngineCore:
         self.sessions.keep(child)
         return child.computed
 
-    def place_session(self, name: str, tokens: list[int], salt: bytes) -> list[int] | None:
-        """Make a resident with room for `tokens`, whose KV the caller then writes. Its blocks; None without memory.
-
-        Nothing is addressable before the caller says so with `blocks.publish`.
-        """
-        if not self.blocks.shares or len(tokens) >= self.max_context:
-            return None
-        sequence = Sequence(
+    def session_sequence(self, name: str, tokens: list[int], salt: bytes) -> Sequence:
+        """A sequence of a session that belongs to no request, and has no blocks yet."""
+        return Sequence(
             id=self._take_sequence_id(),
             request_id="",
             session=name,
@@ -266,12 +260,6 @@ class EngineCore:
             sampling=SamplingParams(max_tokens=1, seed=0),
             salt=salt,
         )
-        self.blocks.admit(sequence, Match())
-        if not self.blocks.grow(sequence, len(tokens)):
-            self.blocks.release(sequence)
-            return None
-        self.sessions.keep(sequence)
-        return list(sequence.table)
 
     def session_infos(self) -> list[SessionInfo]:
         """Every session the engine knows, least recently used first."""

@@ -63,7 +63,7 @@ class SessionCommand(Message, frozen=True):
     tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """fork: share only the blocks of so many first tokens; None: of all there are."""
     salt: bytes = b""
-    """save, restore: the salt its requests carry."""
+    """save, restore: only a session whose requests carry this salt; empty: whichever theirs is."""
 
 
 class ListSessions(Message, frozen=True):

@@ -139,6 +139,7 @@ class Front:
 
     async def run(self) -> None:
         """Until `stop_asked` is set; then answers get what they have so far and everything is closed."""
+        self._spawn(asyncio.to_thread(sessions.sweep_unfinished))
         supervising = asyncio.create_task(self.supervisor.run())
         opening = asyncio.create_task(self._open_http())
         asked = asyncio.create_task(self.stop_asked.wait())
@@ -280,6 +281,7 @@ class Front:
     def _on_lost_engine(self, words: str) -> None:
         if self.supervisor.state in ("loading", "restarting"):
             log.error("%s; starting another", words)
+        self._spawn(asyncio.to_thread(sessions.sweep_unfinished))
         self._pool.stop()
         self.answering.on_lost_engine(words)
 
