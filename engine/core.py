@@ -302,7 +302,7 @@ class EngineCore:
         patience = 0.0 if self._requests or self._pending else _IDLE_PATIENCE
         for message, outcome in self._compiling.take(patience):
             if isinstance(outcome, GrammarError):
-                self._refuse(message, "bad_request", str(outcome), "grammar")
+                self._refuse(message, outcome.code, str(outcome), "grammar")
             else:
                 self._begin(message, outcome)
 

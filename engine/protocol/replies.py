@@ -21,6 +21,7 @@ ErrorCode = Literal[
     "engine_failed",
     "shutting_down",
     "version_mismatch",
+    "overloaded",
     "internal",
 ]
 
