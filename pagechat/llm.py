@@ -34,7 +34,7 @@ from engine.protocol.codec import field_of
 from pagechat.daemon import text
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation, Generation, Prompt, Text
-from pagechat.daemon.requests import Request
+from pagechat.daemon.requests import Answer, Request
 from pagechat.protocol import ChatOptions
 
 
@@ -206,7 +206,9 @@ class LLM:
             outputs, _ = self._core.step()
             for output in outputs:
                 task = tasks[output.request_id]
-                task.take(output)
+                answer = task.take(output)
+                if not answer.open and not answer.engine_done:
+                    answer.engine_done = self._core.abort(output.request_id, answer.index) is not None
                 if not task.request.open_answers and task.request.engine_works:
                     self._core.abort(output.request_id)
 
@@ -226,8 +228,8 @@ class _Task:
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._reasons: dict[int, str] = {}
 
-    def take(self, output: TokenOutput) -> None:
-        """Raises RequestError when the engine refuses the request."""
+    def take(self, output: TokenOutput) -> Answer:
+        """The answer that it belongs to. Raises RequestError when the engine refuses the request."""
         if output.finish_reason == "error":
             raise RequestError(output.code or "internal", output.message, output.param)
         self._prompt_logprobs += output.prompt_logprobs
@@ -236,6 +238,7 @@ class _Task:
         if reason is not None and answer.open:
             answer.open = False
             self._reasons[answer.index] = reason
+        return answer
 
     def output(self) -> RequestOutput:
         outputs = [

@@ -21,6 +21,8 @@ Ticket = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=512)]
 """Of a request or a session, as the front calls it; a client's own names are shorter (pagechat/protocol.py)."""
 
+AnswerIndex = Annotated[int, msgspec.Meta(ge=0, le=15)]
+
 BlockId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 Prompt = Annotated[tuple[TokenId, ...], msgspec.Meta(max_length=2**24)]
@@ -55,6 +57,9 @@ class SetPriority(Message, frozen=True):
 
 class AbortRequest(Message, frozen=True):
     request_id: Name
+    index: AnswerIndex | None = None
+    """Only this one of the request's answers ends, and the others go on; None: all of them. A beam search has no
+    answers before its end: nothing happens to it."""
 
 
 class TakeSnapshot(Message, frozen=True):

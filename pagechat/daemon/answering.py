@@ -230,11 +230,13 @@ class Answering:
     # -- endings ---------------------------------------------------------------------------------
 
     def _finish(self, request: Request, answer: Answer, reason: FinishReason) -> None:
-        """An answer ends well, or as the client wished. With its last answer the request is complete, and the
-        engine is told when it does not know."""
+        """An answer ends well, or as the client wished. With its last answer the request is complete. The engine is
+        told when it does not know: it computes no more for an answer that a stop string has ended."""
         if request.open_answers == [answer]:
             self._suspects.saw_end(request)
             self._release(request, abort=request.engine_works)
+        elif not answer.engine_done:
+            self._supervisor().send(AbortRequest(request_id=request.engine_id, index=answer.index))
         self._say_finished(request, answer, reason)
 
     def _finish_all(self, request: Request, reason: FinishReason) -> None:

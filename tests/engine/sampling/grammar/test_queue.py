@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -142,7 +143,7 @@ class Following(ContentExecutor):
 
     def execute(self, step: Step) -> StepResult:
         super().execute(step)
-        sequences = [span.sequence for span in step.spans if span.samples]
+        sequences = [one for span in step.spans if span.samples for one in (span.sequence, *span.forks)]
         masks = [one.shaping.mask(one.generated, VOCAB) for one in sequences if one.shaping]
         bits = [np.unpackbits(mask.view(np.uint8), bitorder="little") for mask in masks if mask is not None]
         return StepResult([int(row.argmax()) for row in bits])
@@ -205,3 +206,12 @@ def test_the_seconds_are_those_of_its_own_compilation(gated: Gated, monkeypatch:
     gated.gate.set()
     second = outputs_until(core, "second")
     assert second.finish_reason == "length", second.message
+
+
+def test_an_answer_may_be_aborted_before_the_grammar_is_there(gated: Gated) -> None:
+    core = core_with(gated)
+    core.add(msgspec.structs.replace(ask("r", large(1)), n=3))
+    assert core.abort("r", 1) is None
+    gated.gate.set()
+    ends = sorted((output.index, output.finish_reason) for output in run(core)["r"] if output.finish_reason)
+    assert ends == [(0, "length"), (1, "abort"), (2, "length")]
