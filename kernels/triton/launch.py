@@ -47,6 +47,16 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     return functional.linear(x, packed.weight, packed.bias)
 
 
+def linear_into(x: Tensor, packed: PackedLinear, out: Tensor) -> None:
+    """As `linear`, into `out` [T, out], which is contiguous."""
+    if _takes_few(x):
+        _few_rows(x, packed, out)
+        return
+    torch.mm(x, packed.weight.t(), out=out)
+    if packed.bias is not None:
+        out.add_(packed.bias)
+
+
 def norm_linear(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
     return linear(rms_norm(x, norm, eps), packed)
 
