@@ -370,7 +370,7 @@ class EngineCore:
         return self._make_report(duration, prompt_tokens, self.scheduler.take_hit_tokens(), generated)
 
     def _commit(self, launched: Launched, result: StepResult, outputs: list[TokenOutput]) -> int:
-        """Put the tokens in their places and end what is done. Returns how many were generated."""
+        """Put the tokens in their places and end what is done. Returns how many were told."""
         came: list[tuple[Sequence, int, int, TokenLogprobs | None]] = []
         logprobs = result.logprobs or itertools.repeat(None)
         for sample, token, logprob in zip(launched.samples, result.tokens, logprobs):  # noqa: B905 (repeat has no end)
@@ -386,10 +386,15 @@ class EngineCore:
                 continue
             came.append((sequence, place, token, logprob))
         self.blocks.publish_late()
+        told = 0
         for sequence, place, token, logprob in came:
             if not sequence.ended:  # with another of its request, that failed
-                outputs.append(self._answer(sequence, token, place + 1, logprob))
-        return len(came)
+                output = self._answer(sequence, token, place + 1, logprob)
+                outputs.append(output)
+                if output.tokens:
+                    told += 1
+                    self.accounting.saw_tokens(sequence.session, 1)
+        return told
 
     def _advance_beams(self, launched: Launched, result: StepResult, outputs: list[TokenOutput]) -> int:
         """Go on with the searches of a step. Returns how many tokens their beams got."""
@@ -400,6 +405,7 @@ class EngineCore:
             # One that was preempted meanwhile is computed again from where it stood.
             if not group.beams[0].ended and group.beams[0].preemptions == preemptions:
                 generated += len(group.beams)
+                self.accounting.saw_tokens(group.beams[0].session, len(group.beams))
                 outputs += self._advance(group, found)
         return generated
 

@@ -187,6 +187,7 @@ class OwnerUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Those computed again after a preemption included."""
     prompt_tokens_cached: int
     generated_tokens: int
+    """Those that clients were told of; of beam searches, those of all beams."""
     block_seconds: float
     """A shared block's time is split equally among its owners at each moment."""
 

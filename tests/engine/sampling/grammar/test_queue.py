@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from engine.core import EngineCore
+from engine.execution.step_input import StepInput, StepResult
 from engine.protocol import AddRequest, Grammar, SamplingParams, TokenOutput
-from engine.requests.sequence import Step, StepResult
 from engine.sampling.grammar import jobs as grammar_jobs
 from engine.sampling.grammar.compile import GrammarCompiler
 from engine.sampling.grammar.errors import GrammarError, GrammarQueueFull
@@ -141,12 +141,12 @@ def test_turns_go_to_who_used_least_time() -> None:
 class Following(ContentExecutor):
     """Takes the first token that a sequence's grammar allows."""
 
-    def execute(self, step: Step) -> StepResult:
-        super().execute(step)
-        sequences = [one for span in step.spans if span.samples for one in (span.sequence, *span.forks)]
-        masks = [one.shaping.mask(one.generated, VOCAB) for one in sequences if one.shaping]
-        bits = [np.unpackbits(mask.view(np.uint8), bitorder="little") for mask in masks if mask is not None]
-        return StepResult([int(row.argmax()) for row in bits])
+    def execute(self, step: StepInput) -> StepResult:
+        tokens = super().execute(step).tokens
+        for edit in step.edits:
+            if edit.mask is not None:
+                tokens[edit.sample] = int(np.unpackbits(edit.mask.view(np.uint8), bitorder="little").argmax())
+        return StepResult(tokens=tokens)
 
 
 def core_with(compiler: GrammarCompiler) -> EngineCore:
