@@ -189,4 +189,4 @@ def _array(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     dtype = SAMPLING if value["dtype"] == "sampling" else np.dtype(value["dtype"])
-    return np.frombuffer(value["bytes"], dtype).reshape(value["shape"])
+    return np.frombuffer(bytearray(value["bytes"]), dtype).reshape(value["shape"])
