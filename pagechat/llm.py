@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from operator import index
 from typing import Any
 
 import msgspec
@@ -186,7 +187,7 @@ class LLM:
                 AddRequest(
                     request_id=name,
                     session=name,
-                    prompt=tuple(tokens),
+                    prompt=tuple(map(index, tokens)),
                     sampling=sampling,
                     n=params.n,
                     priority=priority,

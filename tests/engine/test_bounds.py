@@ -10,6 +10,8 @@ import msgspec
 import pytest
 import zmq
 
+from engine.core import EngineCore
+from engine.execution.step_input import StepInput, StepResult
 from engine.process.io import EngineIO
 from engine.protocol import (
     AddRequest,
@@ -24,6 +26,7 @@ from engine.protocol import (
     encode,
 )
 from engine.requests.beams import BeamSearch
+from tests.engine.fakes import ContentExecutor, run
 
 FINE: dict[str, Any] = {
     "type": "AddRequest",
@@ -130,6 +133,24 @@ def test_a_command_that_is_none_fails_its_request_and_the_engine_goes_on(tmp_pat
         "top_k",
     )
     assert nothing == StepOutputs(step=-1, outputs=[])
+
+
+@pytest.mark.parametrize("top_p", [1e-300, 5e-324, 1e-12, 0.5])
+def test_the_smallest_top_p_reaches_a_kernel_as_a_number(top_p: float) -> None:
+    # float32 made 0 of it, which left no token at all on a GPU
+    seen: list[float] = []
+
+    class Noting(ContentExecutor):
+        def execute(self, step: StepInput) -> StepResult:
+            seen.extend(step.settings["top_p"].tolist())
+            return super().execute(step)
+
+    core = EngineCore(Noting(8, 4), num_blocks=8, block_size=4, max_context=32, vocab_size=50)
+    sampling = SamplingParams(max_tokens=2, seed=0, top_p=top_p)
+    core.add(checked(AddRequest(request_id="a", session="s", prompt=(1, 2), sampling=sampling)))
+    run(core)
+    assert seen
+    assert all(0 < value <= max(top_p, 1e-7) for value in seen)
 
 
 @pytest.mark.parametrize("penalty", [-8.0, 8.0])

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgpack
 import msgspec
+import numpy as np
 import pytest
 
 from engine.protocol import SamplingParams, Snapshot, encode
@@ -112,6 +113,12 @@ def test_a_script_is_told_which_field_is_wrong(llm: LLM, name: str, value: Any) 
     assert (caught.value.code, caught.value.param) == ("bad_request", name)
     (output,) = llm.generate("A page", ScriptParams(max_tokens=2))
     assert len(output.outputs[0].token_ids) == 2
+
+
+def test_token_ids_of_numpy_are_token_ids(llm: LLM) -> None:
+    (plain,) = llm.generate([[5, 6, 7]], ScriptParams(max_tokens=3, temperature=0))
+    (from_numpy,) = llm.generate([list(np.array([5, 6, 7]))], ScriptParams(max_tokens=3, temperature=0))
+    assert from_numpy.outputs == plain.outputs
 
 
 def test_a_priority_of_a_script_has_bounds_too(llm: LLM) -> None:
