@@ -7,7 +7,9 @@ less stack than the engine's threads, and limits on time and memory.
 
 from __future__ import annotations
 
+import math
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +21,11 @@ from engine.protocol import Grammar
 from engine.sampling.grammar.errors import GrammarError
 
 TRIAL_SECONDS = 5
+"""Of a processor's time: a busy machine makes no grammar worse."""
+
+_PATIENCE_S = 9.0
+"""Of any clock, for when the machine is very busy."""
+
 SMALL = 4096
 """Characters of a grammar without a trial: none was found that takes more than two seconds, or a fifth of the stack."""
 
@@ -50,19 +57,21 @@ class Trial:
             if self.abandoned:
                 raise GrammarError("nobody waits for it")
             process = self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__],
+                [sys.executable, "-P", "-m", __name__, str(TRIAL_SECONDS)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
         with process:
             try:
-                process.communicate(msgspec.json.encode(grammar), timeout=TRIAL_SECONDS)
+                process.communicate(msgspec.json.encode(grammar), timeout=_PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                raise GrammarError(f"it takes more than {TRIAL_SECONDS} seconds to compile; simplify it") from None
+                raise GrammarError(f"it takes more than {_PATIENCE_S:g} seconds to compile; simplify it") from None
         if self.abandoned:
             raise GrammarError("nobody waits for it")
+        if process.returncode == -signal.SIGXCPU:
+            raise GrammarError(f"it takes more than {TRIAL_SECONDS} seconds to compile; simplify it")
         if process.returncode:
             raise GrammarError("it is too large or too deeply nested to compile; simplify it")
 
@@ -93,7 +102,9 @@ def main() -> None:
     from engine.sampling.grammar.compile import LIMITS, in_llguidance
 
     grammar = msgspec.json.decode(sys.stdin.buffer.read(), type=Grammar)
-    resource.setrlimit(resource.RLIMIT_CPU, (TRIAL_SECONDS + 1, TRIAL_SECONDS + 1))  # should the engine go away
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = math.ceil(used.ru_utime + used.ru_stime) + int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     tokenizer: Any = TokenizerWrapper(_Bytes())
     LLMatcher(LLTokenizer(tokenizer), in_llguidance(grammar), limits=LIMITS, log_level=0).compute_bitmask()
