@@ -118,7 +118,7 @@ class Runner:
             device=self.model.device,
             compiled=self.model.compiled,
         )
-        hidden = decoder.forward(decoder.embed(torch.from_numpy(step.token_ids)), self.kv, plan)
+        hidden = decoder.forward(decoder.embed(torch.from_numpy(step.token_ids).to(self.model.device)), self.kv, plan)
         last = step.firsts + step.counts - 1
         tokens: list[int] = []
         logprobs: list[TokenLogprobs | None] = []

@@ -10,6 +10,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.triton.compilations import kernel
+
+_OF_ROWS = ("temperatures", "top_k", "top_p", "min_p", "seeds", "positions", "highest_of", "floors")
+"""A number for each row, wherever in a step's upload it lies."""
+
 
 @triton.jit
 def _ordered(x):
@@ -18,7 +23,7 @@ def _ordered(x):
     return tl.where(bits < 0, ~bits, bits ^ -2147483648).to(tl.uint32, bitcast=True)
 
 
-@triton.jit
+@kernel(varies=_OF_ROWS)
 def filter_rows(
     logits,
     temperatures,
@@ -112,7 +117,7 @@ def _mixed(x):
     return x ^ (x >> 31)
 
 
-@triton.jit
+@kernel(varies=(*_OF_ROWS, "values", "tokens"))
 def best_of_stretches(
     logits,
     temperatures,
@@ -162,7 +167,7 @@ def best_of_stretches(
     tl.store(tokens + to, tl.where(broken, -1, chosen))
 
 
-@triton.jit
+@kernel(varies=("values", "tokens", "out", "newest", "rows"))
 def best_of_rows(
     values, tokens, out, newest, rows, stretches, BLOCK: tl.constexpr, KEEP: tl.constexpr, PDL: tl.constexpr
 ):

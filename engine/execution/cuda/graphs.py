@@ -108,6 +108,8 @@ class DecodeGraphs:
             model.device,
         )
         self._graphs: dict[tuple[int, Kind], torch.cuda.CUDAGraph] = {}
+        self.captured = 0
+        """Graphs made so far."""
         self._memory = torch.cuda.graph_pool_handle()
 
     def kind_of(self, work: Work, batch: int) -> Kind | None:
@@ -123,14 +125,18 @@ class DecodeGraphs:
         """Make every graph that a step may ask for, the largest first, so that the smaller ones use its memory."""
         for kind in KINDS:
             for size in reversed(self._sizes_of(kind)):
-                self._fill_idle(size)
-                if size in (1, 2, FEW_ROWS, self.sizes[-1]):  # one of each variant of a kernel
-                    self._run(size, kind)  # compiles what is new, and lets libraries set themselves up
-                    torch.cuda.synchronize()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=self._memory):
-                    self._run(size, kind)
-                self._graphs[size, kind] = graph
+                self._capture(size, kind)
+
+    def _capture(self, size: int, kind: Kind) -> None:
+        self._fill_idle(size)
+        if size in (1, 2, FEW_ROWS, self.sizes[-1]):  # one of each variant of a kernel
+            self._run(size, kind)  # compiles what is new, and lets libraries set themselves up
+            torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory):
+            self._run(size, kind)
+        self._graphs[size, kind] = graph
+        self.captured += 1
 
     def _sizes_of(self, kind: Kind) -> list[int]:
         """Batch sizes of a kind's graphs. Fewer for `shared`: what it saves is more than padding costs."""
@@ -145,6 +151,8 @@ class DecodeGraphs:
         """
         count = len(ids)
         size = self._size(count, batch.kind)
+        if (size, batch.kind) not in self._graphs:  # nobody has called `capture_all`
+            self._capture(size, batch.kind)
         if batch is not self._batch:
             self._upload(batch, size)
         if len(patches) > _PATCHES:

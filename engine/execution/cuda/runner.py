@@ -76,10 +76,10 @@ class CudaRunner(Runner):
 
     def warm_up(self) -> None:
         """Compile what steps of every kind need, and capture the decode graphs."""
-        for step in self._steps_of_every_kind():
-            self.execute(step)
         with torch.inference_mode():
             self._graphs.capture_all()
+        for step in self._steps_of_every_kind():
+            self.execute(step)
         torch.cuda.synchronize()
         for pool in self.kv:
             pool[1:].zero_()
@@ -132,7 +132,8 @@ class CudaRunner(Runner):
         if any(edit.newest_unknown for edit in step.edits):  # read before this step's tokens take their place
             (rows,) = upload([step.sample_rows[[edit.sample for edit in step.edits]].astype(np.int64)], device)
             before = self._graphs.newest[rows]
-        sources = self._launch_decode(step) if step.is_decode and len(step.rows) else self._launch_mixed(step)
+        decodes = step.is_decode and len(step.rows) and not step.prompt_scores
+        sources = self._launch_decode(step) if decodes else self._launch_mixed(step)
         requested = Requested.launch(step, sources, self.model.decoder.logits, self._graphs.newest, before, device)
         there = torch.cuda.Event()
         there.record()
