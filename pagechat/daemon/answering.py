@@ -195,9 +195,9 @@ class Answering:
                 self._advance(request, output, now)
 
     def on_lost_engine(self, words: str) -> None:
+        self._suspects.saw_death([request for request in self.requests if request.started])
         for request in self.requests:
             if request.started:
-                self._suspects.saw_death(request)
                 self._fail(
                     request,
                     RequestError("engine_died", f"{words}, after {request.completion_tokens} tokens of this answer"),

@@ -26,7 +26,7 @@ def test_two_ends_are_enough_and_only_for_the_same_request() -> None:
     suspects = Suspects()
     for _ in range(2):
         suspects.check(request())
-        suspects.saw_death(request())
+        suspects.saw_death([request()])
     with pytest.raises(RequestError, match="not tried again"):
         suspects.check(request())
     suspects.check(request((1, 2, 3)))
@@ -38,8 +38,23 @@ def test_an_answer_clears_and_time_does() -> None:
     suspects = Suspects(lambda: now[0])
     for clear in (lambda: suspects.saw_end(request()), lambda: now.append(now.pop() + FORGOTTEN_S + 1)):
         for _ in range(2):
-            suspects.saw_death(request())
+            suspects.saw_death([request()])
         with pytest.raises(RequestError):
             suspects.check(request())
         clear()
         suspects.check(request())
+
+
+def test_one_of_several_bears_its_share() -> None:
+    suspects = Suspects()
+    crowd = [request((1, number)) for number in range(4)]
+    for _ in range(3):
+        suspects.saw_death(crowd)
+        for one in crowd:
+            suspects.check(one)
+    suspects.saw_end(crowd[0])
+    suspects.saw_death(crowd)
+    suspects.check(crowd[0])
+    for one in crowd[1:]:
+        with pytest.raises(RequestError, match="4 engines ended"):
+            suspects.check(one)
