@@ -78,7 +78,8 @@ class GrammarQueue:
         """
         if not self._waiting:
             return []
-        wait([waiting.compiling for waiting in self._waiting.values()], patience, FIRST_COMPLETED)
+        if patience:
+            wait([waiting.compiling for waiting in self._waiting.values()], patience, FIRST_COMPLETED)
         taken = []
         for waiting in list(self._waiting.values()):
             outcome = waiting.outcome()
