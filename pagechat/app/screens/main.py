@@ -139,11 +139,8 @@ class MainScreen(Screen[None]):
     def _transcript_of(self, conversation: Conversation) -> Transcript:
         """Made when the chat has none yet: a command may come before the chat was first drawn."""
         transcript = self._transcripts.get(conversation.id)
-        if transcript is None or transcript.conversation is not conversation:
-            if transcript is not None:
-                transcript.remove()
+        if transcript is None:
             transcript = self._transcripts[conversation.id] = Transcript(conversation)
-            transcript.display = conversation is self.tabs.active
             self.query_one("#transcripts").mount(transcript)
         return transcript
 
@@ -187,7 +184,10 @@ class MainScreen(Screen[None]):
         open_ids = {c.id for c in self.tabs.conversations}
         for chat_id in [chat_id for chat_id in self._transcripts if chat_id not in open_ids]:
             await self._transcripts.pop(chat_id).remove()
-        transcript = self._transcript_of(conversation)
+        transcript = self._transcripts.get(conversation.id)
+        if transcript is None:
+            transcript = self._transcripts[conversation.id] = Transcript(conversation)
+            await self.query_one("#transcripts").mount(transcript)
         for chat_id, other in self._transcripts.items():
             other.display = chat_id == conversation.id
         await transcript.sync(now=True)
