@@ -393,9 +393,14 @@ def test_only_what_was_deleted_long_ago_is_purged(path: Path, monkeypatch: pytes
 def test_a_transaction_of_several_writes_happens_as_a_whole_or_not_at_all(path: Path) -> None:
     store = Store(path)
     store.create_chat("t", "t")
-    with pytest.raises(StoreError), store.together():
-        store.add_message("t", "user", "one")
-        store.add_message("nowhere", "user", "two")
+
+    def two_writes() -> None:
+        with store.together():
+            store.add_message("t", "user", "one")
+            store.add_message("nowhere", "user", "two")
+
+    with pytest.raises(StoreError):
+        two_writes()
     assert store.messages("t") == []
     with store.together():
         store.add_message("t", "user", "one")
