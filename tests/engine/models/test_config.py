@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from engine.models import ModelError
-from engine.models.config import RopeConfig, parse_config, read_config
+from engine.models.config import RopeConfig
+from engine.models.registry import parse_config, read_config
 
 SMOLLM2: dict[str, Any] = {
     "model_type": "llama",
