@@ -334,6 +334,8 @@ class Store(StoreFile):
 
     def take(self, chat_id: str) -> tuple[list[str], Draft]:
         """What waits in a chat for this window, and what windows that have ended left there: it is this one's now."""
+        if not self.window:  # nobody's stays nobody's
+            return self.queue(chat_id), self.draft(chat_id)
         try:
             with self._writing() as db:
                 found = (

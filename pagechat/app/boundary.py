@@ -15,6 +15,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rich.console import RenderableType
 from textual.app import App
 from textual.message import Message
 from textual.message_pump import MessagePump
@@ -121,6 +122,11 @@ class Unending(App[None]):
             super()._handle_exception(error)
         else:
             self.boundary.meet(error)
+
+    def panic(self, *renderables: RenderableType) -> None:
+        """Textual's end without a keyboard: no success."""
+        self._return_code = 1
+        super().panic(*renderables)
 
 
 async def _dispatched(self: MessagePump, message: Message) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ KEEP_DELETED_S = 30 * 86400.0
 """What was deleted so long ago is purged at a start: no window that could take it back is that old."""
 ABANDONED_EVERY = 4
 """Saves between two looks whether the writer of an answer that is followed here still lives."""
+LOCKED_S = 0.5
+"""A save that fails so late has waited for another process."""
 LAST_SAVE_S = 1.5
 """How long leaving waits for the store."""
 
@@ -103,12 +106,17 @@ class Keeper:
         """These tabs are open, for the next start; saved with the next save."""
         self._tabs = (chat_ids, active)
 
+    async def begin(self) -> list[str]:
+        """Before anything is read: what could not be saved when pagechat was left is saved, and what was deleted long
+        ago goes. Returns what to tell of it."""
+        with contextlib.suppress(StoreError):  # the next start does it
+            told: list[str] = await self.call(rescue.restore, self.store)
+            await self.call(self.store.purge, KEEP_DELETED_S)
+            return told
+        return []
+
     async def run(self) -> None:
         """Save what changed, and follow what others changed, twice a second, until cancelled."""
-        with contextlib.suppress(StoreError):  # the next start does it
-            for told in await self.call(rescue.restore, self.store):
-                self._report(told)
-            await self.call(self.store.purge, KEEP_DELETED_S)
         while True:
             await asyncio.sleep(SAVE_EVERY_S)
             await self.flush()
@@ -120,10 +128,12 @@ class Keeper:
         async with self._lock:
             trouble: str | None = None
             for conversation in list(self._watched.values()):
+                began = time.monotonic()
                 if not await self._save(conversation):
                     trouble = self._latest
-                    break  # the others would wait as long, and in vain
-            else:
+                    if time.monotonic() - began > LOCKED_S:
+                        break  # the others would wait as long, and in vain
+            if trouble is None:
                 await self._save_tabs()
             if trouble and trouble != self.trouble:
                 self._report(trouble)
@@ -183,9 +193,9 @@ class Keeper:
         try:
             file = rescue.write(self.store.path, unsaved)
         except OSError as error:
-            self.trouble = f"{self.trouble} Nor could they be kept in a file: {error}"
+            self.trouble = f"{self.trouble or ''} Nor could they be kept in a file: {error}"
         else:
-            self.trouble = f"{self.trouble} They are kept in {file}; the next start of pagechat reads it."
+            self.trouble = f"{self.trouble or ''} They are kept in {file}; the next start of pagechat reads it."
 
     _latest = ""
 
@@ -193,6 +203,8 @@ class Keeper:
         tabs = self._tabs
         if tabs is not None and tabs != self._saved_tabs:
             with contextlib.suppress(StoreError):  # which tabs were open is no loss; told with the rest
+                if not self.store.window:  # it could not be written at the start
+                    await self.call(self.store.enter)
                 await self.call(self.store.set_open_tabs, *tabs)
                 self._saved_tabs = tabs
 
@@ -217,6 +229,9 @@ class Keeper:
                 return await self._save(conversation)
             except StoreError as error:
                 self._latest = f"Not saved: {error}. The chat goes on; saving is tried again."
+                return False
+            except Exception as error:  # a bug in one chat must not keep the others from being saved
+                self._latest = f"Not saved: {conversation.label}: {type(error).__name__}: {error}"
                 return False
         if conversation.id in self._leaving and not conversation.streaming:
             self._leaving.discard(conversation.id)

@@ -164,6 +164,8 @@ class MainScreen(Screen[None]):
     async def on_mount(self) -> None:
         self.composer.focus()
         first = self._shown = self.tabs.active
+        for text in await self.keeper.begin():
+            self.call_after_refresh(self.notify, text, timeout=10, markup=False)
         try:
             await self.tabs.restore()
         except StoreError as error:
