@@ -220,7 +220,7 @@ class Record:
             return record
         store = record.store = Store()
         title = " ".join(question.text.split())[:60] or question.session
-        chat = store.find_chat(question.session) or store.create_chat(title, question.session)
+        chat = store.find_chat(question.session) or store.create_chat(title, question.session, afresh=True)
         record.history = _history(store, chat.id)
         if question.system is not None and not record.history:
             store.add_message(chat.id, "system", question.system)
