@@ -177,7 +177,8 @@ def _run(command: list[str]) -> None:
     if done.returncode:
         lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         told = [line for line in lines if "error" in line.lower() or "cannot find" in line]
-        raise BuildError((told or lines or ["it does not say why"])[0][:300])
+        hint = " (its OpenMP is not installed: libomp-dev or libomp-devel)" if "-lomp" in " ".join(told) else ""
+        raise BuildError((told or lines or ["it does not say why"])[0][:300] + hint)
 
 
 def _try_apart(made: Path) -> None:
