@@ -169,7 +169,7 @@ def _build(compiler: Compiler, way: compilers.Way, made: Path) -> None:
 
 def _run(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_COMPILE_S, check=False)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMPILE_S, check=False)
     except subprocess.TimeoutExpired:
         raise BuildError(f"it took more than {_COMPILE_S:.0f} s") from None
     except OSError as error:
@@ -187,9 +187,12 @@ def _try_apart(made: Path) -> None:
     Raises BuildError.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    command = [sys.executable, "-m", "kernels.cpp.trial", str(made.resolve())]
+    code = "import sys; from kernels.cpp.trial import main; sys.exit(main(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(made.resolve())]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_TRIAL_S, check=False, env=environment)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TRIAL_S, check=False, env=environment
+        )
     except subprocess.TimeoutExpired:
         raise BuildError(f"what it makes took more than {_TRIAL_S:.0f} s to try") from None
     if done.returncode < 0:
