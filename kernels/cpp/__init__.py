@@ -1,4 +1,4 @@
-"""C++ for the CPU, compiled on the user's machine for the user's machine. Contracts are in kernels/ops.py.
+"""C++ for the CPU, compiled on the user's machine for the user's machine. Contracts are in kernels/backend.py.
 
 Weights stay in 4, 8 or 16 bits and are unpacked in registers. Sums are float32, and so are activations, but where the
 CPU multiplies bytes they meet 4- and 8-bit weights as whole numbers, and where it multiplies pairs of bfloat16 they
@@ -13,7 +13,7 @@ memory.py     memory for weights
 linear.py     attention.py   layers.py   the operations; what is not here is torch's
 """
 
-from kernels.cpp.attention import paged_attention, plan_attention, rope_and_cache
+from kernels.cpp.attention import paged_attention, plan_attention, rope_and_cache_kv
 from kernels.cpp.build import detail, start
 from kernels.cpp.layers import fuse_layers
 from kernels.cpp.linear import add_linear, choose_form, linear, norm_linear, norm_swiglu, pack_linear
@@ -29,6 +29,6 @@ __all__ = [
     "pack_linear",
     "paged_attention",
     "plan_attention",
-    "rope_and_cache",
+    "rope_and_cache_kv",
     "start",
 ]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.cpp.attention import paged_attention, plan_attention, rope_and_cache
+from kernels.cpp.attention import paged_attention, plan_attention, rope_and_cache_kv
 from kernels.cpp.layers import LayerWeights, fuse_layers
 from kernels.cpp.library import FORMS, Form, Library, trying
 from kernels.cpp.linear import add_linear, linear, norm_swiglu, pack_linear
@@ -152,7 +152,7 @@ def _attentions() -> Iterator[Finding]:
             new = torch.cat((k, qkv[:, heads + kv_heads :]), 1)
             pairs = (doubled.cos().contiguous(), doubled.sin().contiguous())
             norms = (q_norm.contiguous(), k_norm.contiguous(), _EPS)
-            got = rope_and_cache(qkv.clone(), heads, pairs, step.kv, step.plan, norms)
+            got = rope_and_cache_kv(qkv.clone(), heads, pairs, step.kv, step.plan, norms)
             name = f"heads of {dim} in a {str(dtype).removeprefix('torch.')} pool"
             yield f"the rotation of {name}", _error(got, q), 1e-4
             yield f"the write of {name}", _error(step.written(), new), rounding

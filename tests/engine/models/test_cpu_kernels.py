@@ -13,7 +13,8 @@ from engine.models.loading import names
 from engine.models.loading.load import LoadedModel
 from engine.process.config import EngineConfig
 from engine.protocol import LoadProgress
-from kernels import ops
+from kernels.backend import SpanTable, start_cpp_backend
+from kernels.cpp import detail as cpp_detail
 from pagechat.bench import quality
 from tests.models import tiny_llama
 
@@ -42,15 +43,13 @@ def logits(
     with torch.inference_mode():
         for start in range(0, len(ids), chunk):
             part = torch.tensor(ids[start : start + chunk])
-            plan = ops.plan_attention(
-                [ops.SpanTable(start, len(part), range(1, blocks + 1))],
+            plan = model.backend.plan_attention(
+                [SpanTable(start, len(part), range(1, blocks + 1))],
                 heads=config.heads,
                 kv_heads=config.kv_heads,
                 head_dim=config.head_dim,
                 block_size=block_size,
                 dtype=model.dtype,
-                device="cpu",
-                compiled=model.compiled,
             )
             rows.append(decoder.logits(decoder.forward(decoder.embed(part), kv, plan)))
     decoder._fused = kept
@@ -59,9 +58,9 @@ def logits(
 
 @pytest.fixture(scope="module")
 def needs_kernels() -> None:
-    problem = ops.start_cpu_kernels(names.cache_dir() / "kernels", print)
-    if problem is not None:
-        pytest.skip(problem)
+    started = start_cpp_backend(names.cache_dir() / "kernels", print)
+    if isinstance(started, str):
+        pytest.skip(started)
 
 
 @pytest.mark.usefixtures("needs_kernels")
@@ -129,8 +128,8 @@ def test_what_cannot_be_had_is_said(tmp_path: Path) -> None:
 def test_which_kernels_run_and_why_is_told(tmp_path: Path) -> None:
     directory = tiny_llama(tmp_path)
 
-    assert load(directory).info.kernels_detail == ops.cpu_kernels_detail()
-    assert ", compiled by " in ops.cpu_kernels_detail()
+    assert load(directory).info.kernels_detail == cpp_detail()
+    assert ", compiled by " in cpp_detail()
     assert load(directory, cpu_kernels="torch").info.kernels_detail == "they are switched off (cpu-kernels torch)"
     assert "dtype bfloat16 was asked for" in load(directory, dtype="bfloat16").info.kernels_detail
 
@@ -138,7 +137,7 @@ def test_which_kernels_run_and_why_is_told(tmp_path: Path) -> None:
 def test_without_a_compiler_it_is_told_at_the_start_why_torch_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ops, "start_cpu_kernels", lambda cache, tell: "there is no C++ compiler; install g++")
+    monkeypatch.setattr("kernels.cpp.start", lambda cache, tell: "there is no C++ compiler; install g++")
     told: list[LoadProgress] = []
     directory = tiny_llama(tmp_path)
 
