@@ -13,7 +13,7 @@ read -ra native <<< "${CXX:-g++}"
 read -ra cross <<< "${ARM_CXX:-aarch64-linux-gnu-g++}"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-flags=(-O3 -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-maybe-uninitialized tests/kernels/cpp/native/main.cpp)
+flags=(-O3 -std=c++17 tests/kernels/cpp/native/main.cpp)
 # A compiler without OpenMP for its target makes a program of one thread.
 threads() { echo 'int main() {}' | "$@" -fopenmp -x c++ - -o "$folder/threads" 2> "$folder/why" && echo -fopenmp || true; }
 

@@ -169,7 +169,7 @@ def _build(compiler: Compiler, way: compilers.Way, made: Path) -> None:
 
 def _run(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_COMPILE_S, check=False)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMPILE_S, check=False)
     except subprocess.TimeoutExpired:
         raise BuildError(f"it took more than {_COMPILE_S:.0f} s") from None
     except OSError as error:
@@ -177,7 +177,8 @@ def _run(command: list[str]) -> None:
     if done.returncode:
         lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         told = [line for line in lines if "error" in line.lower() or "cannot find" in line]
-        raise BuildError((told or lines or ["it does not say why"])[0][:300])
+        hint = " (its OpenMP is not installed: libomp-dev or libomp-devel)" if "-lomp" in " ".join(told) else ""
+        raise BuildError((told or lines or ["it does not say why"])[0][:300] + hint)
 
 
 def _try_apart(made: Path) -> None:
@@ -186,9 +187,12 @@ def _try_apart(made: Path) -> None:
     Raises BuildError.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    command = [sys.executable, "-m", "kernels.cpp.trial", str(made.resolve())]
+    code = "import sys; from kernels.cpp.trial import main; sys.exit(main(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(made.resolve())]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_TRIAL_S, check=False, env=environment)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TRIAL_S, check=False, env=environment
+        )
     except subprocess.TimeoutExpired:
         raise BuildError(f"what it makes took more than {_TRIAL_S:.0f} s to try") from None
     if done.returncode < 0:

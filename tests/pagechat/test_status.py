@@ -29,7 +29,11 @@ def status(kernels: str, detail: str) -> Status:
     [
         ("C++", "AVX2, compiled by g++ 12.2.0", "C++: AVX2, compiled by g++ 12.2.0"),
         ("torch", "there is no C++ compiler; install g++", "torch, not C++: there is no C++ compiler; install g++"),
-        ("torch", "c++ failed: \x1b[31mx\ny", "torch, not C++: c++ failed: x y"),  # a compiler's words are only words
+        (
+            "torch",
+            "c++ failed: \x1b[31mx\ny",
+            "torch, not C++: c++ failed: \u241b[31mx y",
+        ),  # no terminal obeys a compiler
     ],
 )
 def test_which_kernels_run_and_why_is_told(kernels: str, detail: str, line: str) -> None:
