@@ -219,24 +219,24 @@ def test_a_row_that_is_no_distribution_gets_token_0_and_harms_nobody(bad: float,
         Row(temperature=0.7, bias={2: 5.0}),
     ]
     logits = noise(2 * len(rows), 40).to(dtype)
-    expected = ops.sample(logits, pack(rows * 2, 40))
+    expected = TORCH.sample(logits, pack(rows * 2, 40))
     spoilt = logits.clone()
     spoilt[: len(rows)] = bad
     if bad != float("-inf"):
         spoilt[: len(rows), 1:] = logits[: len(rows), 1:]  # one is enough
 
-    got = ops.sample(spoilt, pack(rows * 2, 40))
+    got = TORCH.sample(spoilt, pack(rows * 2, 40))
 
     assert got[: len(rows)].tolist() == [0] * len(rows)
     assert got[len(rows) :].tolist() == expected[len(rows) :].tolist()
-    assert ops.greedy(spoilt).tolist() == [0] * len(rows) + logits[len(rows) :].argmax(-1).tolist()
+    assert TORCH.greedy(spoilt).tolist() == [0] * len(rows) + logits[len(rows) :].argmax(-1).tolist()
 
 
 def test_a_mask_that_leaves_only_impossible_tokens_gives_the_first_of_them() -> None:
     logits = LOGITS.clone()
     logits[[3, 5]] = float("-inf")
     rows = [Row(temperature=temperature, allowed=frozenset({3, 5})) for temperature in (0.0, 1.0)]
-    assert ops.sample(logits.expand(2, -1), pack(rows, 8)).tolist() == [3, 3]
+    assert TORCH.sample(logits.expand(2, -1), pack(rows, 8)).tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("size", [1e4, 3e4])
@@ -251,5 +251,5 @@ def test_at_their_bounds_penalties_leave_a_distribution(size: float, repetition:
         for seed, (top_p, min_p) in enumerate([(1.0, 0.0), (1e-45, 0.0), (1.0, 1.0), (0.5, 0.5)])
     ]
     rows += [replace(rows[0], frequency=two, presence=two, bias={3: 50 * two}) for two in (-2.0, 2.0)]
-    tokens = ops.sample(logits, pack(rows, 40))
+    tokens = TORCH.sample(logits, pack(rows, 40))
     assert all(0 <= token < 40 for token in tokens.tolist())
