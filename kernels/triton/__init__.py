@@ -3,11 +3,12 @@
 attention.py, elementwise.py, linear.py, sampling.py, copies.py   the kernels
 work.py, sharing.py   what the attention kernel does in a step, found on the host
 plan.py   a step's plan on the device
-launch.py, draw.py   the operations: how each kernel is started; backend.py puts them together
+launch.py, attend.py, draw.py   the operations: how each kernel is started; backend.py puts them together
 compilations.py   when Triton compiles, and what; warm_up.py   every variant a model needs, compiled at the start
 """
 
 from kernels.torch.sampling import logprobs
+from kernels.triton.attend import paged_attention
 from kernels.triton.draw import greedy, sample
 from kernels.triton.launch import (
     add_linear,
@@ -17,7 +18,6 @@ from kernels.triton.launch import (
     norm_linear,
     norm_swiglu,
     pack_linear,
-    paged_attention,
     rms_norm,
     rope_and_cache_kv,
     rope_angles,

@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.torch import sampling
 from kernels.torch.attention import SpanTable
 from kernels.torch.linear import PackedLinear
-from kernels.triton import draw, launch, plan
+from kernels.triton import attend, draw, launch, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class TritonBackend:
     silu_and_mul = staticmethod(launch.silu_and_mul)
     rope_angles = staticmethod(launch.rope_angles)
     rope_and_cache_kv = staticmethod(launch.rope_and_cache_kv)
-    paged_attention = staticmethod(launch.paged_attention)
+    paged_attention = staticmethod(attend.paged_attention)
     copy_blocks = staticmethod(launch.copy_blocks)
     move_blocks = staticmethod(launch.move_blocks)
     greedy = staticmethod(draw.greedy)
