@@ -451,9 +451,9 @@ class MainScreen(Screen[None]):
         if self._shown is not self.tabs.active:
             self.note_text()
             self._fill_composer()
+        self.to_composer()  # before anything is waited for: what is typed next belongs there
         self.view.redraw_all()
         await self.show_active()
-        self.to_composer()
         self.remember_tabs()
 
     async def show_message(self, conversation: Conversation, stored_id: int) -> None:
