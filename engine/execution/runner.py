@@ -7,6 +7,7 @@ business: it follows the steps.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from engine.execution.sampler import best_tokens, sample_step, score_prompt
 from engine.execution.step_input import SAMPLING, UNKNOWN, Ints, StepInput, StepResult
 from engine.execution.tables import InconsistentStep, TableRows, check_step
 from engine.protocol import TokenLogprobs
-from kernels import ops
+from kernels.backend import SpanTable
 
 if TYPE_CHECKING:
     from engine.models.loading.load import LoadedModel
@@ -34,6 +35,10 @@ def make_runner(
     return CudaRunner(model, num_blocks, block_size, host_slots, max_running)
 
 
+def tell_nobody(what: str, done: int, total: int) -> None:
+    """Of those who do not listen."""
+
+
 class Runner:
     """The model, the pool of `num_blocks` blocks (and the null block) it reads and writes, and the host slots."""
 
@@ -45,7 +50,7 @@ class Runner:
         self.block_size = block_size
         config = model.config
         self.kv = [
-            ops.new_kv(num_blocks, config.kv_heads, block_size, config.head_dim, model.kv_dtype, model.device)
+            model.backend.new_kv(num_blocks, config.kv_heads, block_size, config.head_dim, model.kv_dtype)
             for _ in range(config.num_layers)
         ]
         shape = (host_slots, *self.kv[0].shape[1:])
@@ -53,6 +58,11 @@ class Runner:
         self._host = [torch.empty(shape, dtype=model.kv_dtype, pin_memory=pin) for _ in self.kv]
         self._tables = TableRows()
         self._launched: StepInput | None = None
+
+    @property
+    def compilations(self) -> int:
+        """Of a CPU's kernels there are none: they are compiled when the model is loaded."""
+        return 0
 
     @property
     def bytes_per_block(self) -> int:
@@ -69,8 +79,11 @@ class Runner:
     def kv_dtype(self) -> str:
         return str(self.model.kv_dtype).removeprefix("torch.")
 
-    def warm_up(self) -> None:
-        """Run a prefill and a decode step over the null block's neighbour, so that the first request pays no set-up."""
+    def warm_up(self, tell: Callable[[str, int, int], None] = tell_nobody) -> None:
+        """Run a prefill and a decode step over the null block's neighbour, so that the first request pays no set-up.
+
+        `tell` gets what is being made, how much is done, and of how much (0: nobody knows).
+        """
         self.execute(prompt_step([(0, 2)], self.block_size))
         self.execute(prompt_step([(1, 1)], self.block_size))
         for pool in self.kv:
@@ -108,15 +121,13 @@ class Runner:
             raise InconsistentStep(f"A token outside 0..{config.vocab_size - 1}: one that is not known yet.")
         swap_s = self._move(step)
         starts, counts = step.starts.tolist(), step.counts.tolist()
-        plan = ops.plan_attention(
-            [ops.SpanTable(*span) for span in zip(starts, counts, tables, strict=True)],
+        plan = self.model.backend.plan_attention(
+            [SpanTable(*span) for span in zip(starts, counts, tables, strict=True)],
             heads=config.heads,
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
             block_size=self.block_size,
             dtype=self.model.dtype,
-            device=self.model.device,
-            compiled=self.model.compiled,
         )
         hidden = decoder.forward(decoder.embed(torch.from_numpy(step.token_ids).to(self.model.device)), self.kv, plan)
         last = step.firsts + step.counts - 1
@@ -124,7 +135,7 @@ class Runner:
         logprobs: list[TokenLogprobs | None] = []
         beams: list[tuple[list[int], list[float]]] = []
         if len(step.sampled):
-            tokens, logprobs = sample_step(self._logits(hidden, last[step.sampled]), step)
+            tokens, logprobs = sample_step(self._logits(hidden, last[step.sampled]), step, self.model.backend)
         if step.beams:
             logits = self._logits(hidden, last[[span for span, _ in step.beams]])
             beams = [best_tokens(row, count) for row, (_, count) in zip(logits, step.beams, strict=True)]
@@ -132,7 +143,7 @@ class Runner:
         for wanted in step.prompt_scores:
             first = int(step.firsts[wanted.span]) + wanted.first
             rows = hidden[first : first + len(wanted.following)]
-            scores.append(score_prompt(decoder.logits, rows, wanted.following, wanted.count))
+            scores.append(score_prompt(decoder.logits, rows, wanted.following, wanted.count, self.model.backend))
         return StepResult(tokens=tokens, logprobs=logprobs, beams=beams, prompt_scores=scores, swap_s=swap_s)
 
     @torch.inference_mode()
@@ -156,15 +167,15 @@ class Runner:
         started = time.perf_counter()
         if len(step.swap_out):
             for pool, host in zip(self.kv, self._host, strict=True):
-                ops.move_blocks(pool, host, step.swap_out.tolist())
+                self.model.backend.move_blocks(pool, host, step.swap_out.tolist())
         out_s = time.perf_counter() - started
         if len(step.copies):
             for pool in self.kv:
-                ops.copy_blocks(pool, step.copies.tolist())
+                self.model.backend.copy_blocks(pool, step.copies.tolist())
         started = time.perf_counter()
         if len(step.swap_in):
             for pool, host in zip(self.kv, self._host, strict=True):
-                ops.move_blocks(host, pool, step.swap_in.tolist())
+                self.model.backend.move_blocks(host, pool, step.swap_in.tolist())
         return out_s + time.perf_counter() - started
 
 

@@ -10,7 +10,8 @@ import torch
 
 from engine.execution.step_input import FAILED, Ints, LogitsEdit, StepInput
 from engine.protocol import TokenLogprobs
-from kernels import ops
+from kernels.backend import Backend
+from kernels.sampling import Bias, Logprobs, Mask, Penalties, SamplingRows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +20,7 @@ SCORED_TOGETHER = 64
 """Prompt tokens whose logits are in memory at once: 64 MB in float32 with the largest vocabularies."""
 
 
-def sample_step(logits: Tensor, step: StepInput) -> tuple[list[int], list[TokenLogprobs | None]]:
+def sample_step(logits: Tensor, step: StepInput, backend: Backend) -> tuple[list[int], list[TokenLogprobs | None]]:
     """The token of each sample of the step from its row of `logits` [N, vocab], and its log probabilities.
 
     The random numbers belong to the sequence's seed and the place the new token takes, hence do not depend on what
@@ -30,9 +31,9 @@ def sample_step(logits: Tensor, step: StepInput) -> tuple[list[int], list[TokenL
         logits = logits.clone()
         logits[unusable] = 0
     if not step.edits and not settings["temperature"].any():
-        tokens = ops.greedy(logits)
+        tokens = backend.greedy(logits)
     else:
-        tokens = ops.sample(logits, sampling_rows(step, logits.shape[1]))
+        tokens = backend.sample(logits, sampling_rows(step, logits.shape[1]))
     chosen = tokens.tolist()
     for row in unusable:
         chosen[row] = FAILED
@@ -40,7 +41,7 @@ def sample_step(logits: Tensor, step: StepInput) -> tuple[list[int], list[TokenL
     if not wanted:
         return chosen, []
     index = torch.tensor(wanted, device=logits.device)
-    found = ops.logprobs(logits[index], tokens[index], int(step.logprobs.max()))
+    found = backend.logprobs(logits[index], tokens[index], int(step.logprobs.max()))
     logprobs: list[TokenLogprobs | None] = [None] * len(chosen)
     for row, each in zip(wanted, token_logprobs(tokens[index], found, step.logprobs[wanted].tolist()), strict=True):
         logprobs[row] = each
@@ -62,7 +63,7 @@ def best_tokens(logits: Tensor, count: int) -> tuple[list[int], list[float]]:
 
 
 def score_prompt(
-    logits: Callable[[Tensor], Tensor], hidden: Tensor, following: Ints, count: int
+    logits: Callable[[Tensor], Tensor], hidden: Tensor, following: Ints, count: int, backend: Backend
 ) -> list[TokenLogprobs]:
     """How likely each token of `following` [R] was after the row of `hidden` [R, hidden] before it.
 
@@ -71,11 +72,11 @@ def score_prompt(
     scores: list[TokenLogprobs] = []
     tokens = torch.from_numpy(following.astype(np.int64)).to(hidden.device)
     for rows, chosen in zip(hidden.split(SCORED_TOGETHER), tokens.split(SCORED_TOGETHER), strict=True):
-        scores += token_logprobs(chosen, ops.logprobs(logits(rows), chosen, count), [count] * len(chosen))
+        scores += token_logprobs(chosen, backend.logprobs(logits(rows), chosen, count), [count] * len(chosen))
     return scores
 
 
-def token_logprobs(tokens: Tensor, found: ops.Logprobs, counts: list[int]) -> list[TokenLogprobs]:
+def token_logprobs(tokens: Tensor, found: Logprobs, counts: list[int]) -> list[TokenLogprobs]:
     """Of tokens [R], with as many of the most likely ones as each row of `counts` says."""
     columns = (tokens, found.chosen, found.ranks, found.top_tokens, found.top)
     return [
@@ -86,10 +87,10 @@ def token_logprobs(tokens: Tensor, found: ops.Logprobs, counts: list[int]) -> li
     ]
 
 
-def sampling_rows(step: StepInput, vocab: int) -> ops.SamplingRows:
-    """All samples of a step, as `ops.sample` takes them."""
+def sampling_rows(step: StepInput, vocab: int) -> SamplingRows:
+    """All samples of a step, as `Backend.sample` takes them."""
     settings, count = step.settings, len(step.sampled)
-    return ops.SamplingRows(
+    return SamplingRows(
         temperatures=settings["temperature"].copy(),
         top_k=np.minimum(settings["top_k"], vocab),
         top_p=settings["top_p"].copy(),
@@ -105,13 +106,13 @@ def sampling_rows(step: StepInput, vocab: int) -> ops.SamplingRows:
 _NOTHING: Ints = np.empty(0, np.int32)
 
 
-def _penalties(edits: tuple[LogitsEdit, ...], count: int) -> ops.Penalties | None:
+def _penalties(edits: tuple[LogitsEdit, ...], count: int) -> Penalties | None:
     penalised = {edit.sample: edit for edit in edits if len(edit.tokens) or edit.newest_unknown}
     if not penalised:
         return None
     none = LogitsEdit(0)
     rows = [penalised.get(sample, none) for sample in range(count)]
-    return ops.Penalties(
+    return Penalties(
         offsets=_offsets(edit.tokens for edit in rows),
         tokens=np.concatenate([edit.tokens for edit in rows]),
         counts=np.concatenate([edit.counts for edit in rows]),
@@ -121,22 +122,22 @@ def _penalties(edits: tuple[LogitsEdit, ...], count: int) -> ops.Penalties | Non
     )
 
 
-def _bias(edits: tuple[LogitsEdit, ...], count: int) -> ops.Bias | None:
+def _bias(edits: tuple[LogitsEdit, ...], count: int) -> Bias | None:
     biased = {edit.sample: edit for edit in edits if len(edit.bias_tokens)}
     if not biased:
         return None
     tokens = [biased[sample].bias_tokens if sample in biased else _NOTHING for sample in range(count)]
     values = [biased[sample].bias_values for sample in sorted(biased)]
-    return ops.Bias(offsets=_offsets(tokens), tokens=np.concatenate(tokens), values=np.concatenate(values))
+    return Bias(offsets=_offsets(tokens), tokens=np.concatenate(tokens), values=np.concatenate(values))
 
 
-def _mask(edits: tuple[LogitsEdit, ...], count: int) -> ops.Mask | None:
+def _mask(edits: tuple[LogitsEdit, ...], count: int) -> Mask | None:
     masked = [edit for edit in edits if edit.mask is not None]
     if not masked:
         return None
     index = np.full(count, -1, np.int32)
     index[[edit.sample for edit in masked]] = np.arange(len(masked))
-    return ops.Mask(np.stack([edit.mask for edit in masked if edit.mask is not None]), index)
+    return Mask(np.stack([edit.mask for edit in masked if edit.mask is not None]), index)
 
 
 def _offsets(parts: Iterable[Ints]) -> Ints:

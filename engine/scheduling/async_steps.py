@@ -41,6 +41,10 @@ class Runner(Protocol):
     depth: int
     """Most steps that may be launched and not collected. With 1, a step is computed when it is collected."""
 
+    @property
+    def compilations(self) -> int:
+        """Kernels compiled and graphs captured since `warm_up` ended: each made a step wait."""
+
     def launch(self, step: StepInput) -> None:
         """Start a step. A token that is UNKNOWN in it is the one that its row was given last."""
 
@@ -84,6 +88,11 @@ class AsyncSteps:
 
     def __len__(self) -> int:
         return len(self._launched)
+
+    @property
+    def compilations(self) -> int:
+        """See `Runner`."""
+        return self._runner.compilations
 
     @property
     def depth(self) -> int:

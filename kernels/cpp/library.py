@@ -90,7 +90,7 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
         None,
         [POINTER(Linear), c_int32, c_void_p, c_int64, c_void_p, c_float, c_void_p, c_void_p, c_int32],
     ),
-    "rope_and_cache_kv": (
+    "rope_and_cache": (
         None,
         [
             *(POINTER(Plan), POINTER(Pool), c_int64),

@@ -41,6 +41,7 @@ class _NoModel:
     """Gives every sequence the same token."""
 
     depth = 1
+    compilations = 0
 
     def launch(self, step: StepInput) -> None:
         self._samples = len(step.sampled)

@@ -57,6 +57,8 @@ class EngineBench(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked."""
     start_s: float
     """From nothing to ready, the model loaded and warm."""
+    compilations: int
+    """Kernels compiled and CUDA graphs captured after that, in all rounds."""
     rounds: int
     measurements: list[Measurement]
     profiles: dict[int, list[StepProfile]]
@@ -253,6 +255,7 @@ def _bench(
         num_blocks=num_blocks,
         requests=requests.said,
         start_s=start_s,
+        compilations=runner.compilations,
         rounds=rounds,
         measurements=measurements,
         profiles=profiles,
@@ -356,7 +359,7 @@ def _table(result: EngineBench) -> str:
         lines += ["", f"batch {batch}", profile_table(profiles)]
     lines += [
         "",
-        f"ready after {result.start_s:.1f} s",
+        f"ready after {result.start_s:.1f} s; kernels compiled and graphs captured after that: {result.compilations}",
         f"torch {result.torch}" + (f", transformers {result.transformers}" if result.transformers else ""),
     ]
     return "\n".join([*lines, result.machine.line()])

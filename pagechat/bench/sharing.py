@@ -74,6 +74,7 @@ class Guesses:
     """
 
     depth = 1
+    compilations = 0
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 (a model's guesses, no secrets)

@@ -28,6 +28,7 @@ class ContentExecutor:
     """
 
     depth = 1
+    compilations = 0
 
     def __init__(self, num_blocks: int, block_size: int, host_slots: int = 0) -> None:
         self.block_size = block_size

@@ -22,6 +22,7 @@ class Together:
     def __init__(self, first: Runner, second: Runner) -> None:
         assert second.depth == 1
         self.depth = first.depth
+        self.compilations = 0
         self._first, self._second = first, second
         self._waiting: deque[StepInput] = deque()
         self._newest: dict[int, int] = {}

@@ -7,13 +7,12 @@ the graph reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
-import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,11 +20,8 @@ from engine.execution.cuda.inputs import PinnedInputs, upload
 from engine.execution.cuda.tables import DeviceTables
 from engine.execution.step_input import SAMPLING, Ints
 from kernels.torch.linear import PackedLinear
-from kernels.triton.copies import patch_tables
 from kernels.triton.draw import DeviceRows, draw
-from kernels.triton.elementwise import embed_tokens
-from kernels.triton.launch import FEW_ROWS, linear_into, rms_norm
-from kernels.triton.overlap import overlap
+from kernels.triton.launch import FEW_ROWS, embed, linear_into, patch, rms_norm
 from kernels.triton.plan import AttentionPlan, Items, program_target
 from kernels.triton.work import Work
 
@@ -121,16 +117,20 @@ class DecodeGraphs:
         fits = len(work.narrow) <= narrow and len(work.wide) <= wide and work.parts <= len(self._parts)
         return kind if fits else None
 
-    def capture_all(self) -> None:
-        """Make every graph that a step may ask for, the largest first, so that the smaller ones use its memory."""
-        for kind in KINDS:
-            for size in reversed(self._sizes_of(kind)):
-                self._capture(size, kind)
+    def capture_all(self, tell: Callable[[str, int, int], None]) -> None:
+        """Make every graph that a step may ask for, the largest first, so that the smaller ones use its memory.
+
+        `tell` gets a name, how many are there, and of how many.
+        """
+        wanted = [(size, kind) for kind in KINDS for size in reversed(self._sizes_of(kind))]
+        for number, (size, kind) in enumerate(wanted):
+            tell(f"CUDA graph for {size} sequences ({kind})", number, len(wanted))
+            self._capture(size, kind)
 
     def _capture(self, size: int, kind: Kind) -> None:
         self._fill_idle(size)
-        if size in (1, 2, FEW_ROWS, self.sizes[-1]):  # one of each variant of a kernel
-            self._run(size, kind)  # compiles what is new, and lets libraries set themselves up
+        if size in (min(FEW_ROWS, self.sizes[-1]), self.sizes[-1]):
+            self._run(size, kind)  # lets libraries set themselves up for few rows and for many
             torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._memory):
@@ -186,23 +186,11 @@ class DecodeGraphs:
         """Apply changes of the tables by themselves."""
         if len(patches):
             table, count = upload([patches, np.array([len(patches)], np.int32)], self._model.device)
-            self._patch(table, count, len(patches))
-
-    def _patch(self, patches: Tensor, count: Tensor, most: int) -> None:
-        tables = self._tables.device
-        patch_tables[(triton.cdiv(most, 256),)](
-            tables, patches, count, tables.stride(0), BLOCK=256, num_warps=2, **overlap(tables)
-        )
+            patch(self._tables.device, table, count, len(patches))
 
     def embed(self, ids: Tensor) -> Tensor:
         """[T, hidden] of ids [T], negative ones from `newest`."""
-        embedding, hidden = self._model.decoder.embedding, self._model.config.hidden_size
-        out = torch.empty(len(ids), hidden, dtype=self._model.dtype, device=ids.device)
-        block = min(1024, triton.next_power_of_2(hidden))
-        embed_tokens[(len(ids), triton.cdiv(hidden, block))](
-            ids, self.newest, embedding, out, hidden, BLOCK=block, num_warps=2, **overlap(out)
-        )
-        return out
+        return embed(ids, self.newest, self._model.decoder.embedding, self._model.dtype)
 
     def _size(self, batch: int, kind: Kind) -> int:
         return next(size for size in self._sizes_of(kind) if size >= batch)
@@ -230,7 +218,7 @@ class DecodeGraphs:
         inputs, model = self._inputs.device | self._batch_inputs.device, self._model
         narrow, wide = self._limits(size, kind)
         merges = 0 if kind == "whole" else size
-        self._patch(inputs["patches"], inputs["patched"], _PATCHES)
+        patch(self._tables.device, inputs["patches"], inputs["patched"], _PATCHES)
         plan = AttentionPlan(
             positions=inputs["positions"][:size],
             rows=inputs["rows"][:size],
@@ -253,5 +241,5 @@ class DecodeGraphs:
         logits = self.logits[:size]
         decoder = model.decoder
         assert isinstance(decoder.head, PackedLinear)
-        linear_into(rms_norm(hidden, decoder.norm, model.config.rms_norm_eps), decoder.head, logits)
+        linear_into(rms_norm(hidden, decoder.norm, model.config.norm.eps), decoder.head, logits)
         draw(logits, rows, self.out, self.newest, inputs["rows"])

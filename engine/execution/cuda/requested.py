@@ -18,7 +18,8 @@ from engine.execution.cuda.inputs import upload
 from engine.execution.sampler import SCORED_TOGETHER, sampling_rows, token_logprobs
 from engine.execution.step_input import StepInput, StepResult
 from engine.protocol import TokenLogprobs
-from kernels import ops
+from kernels.sampling import Logprobs
+from kernels.torch.sampling import logprobs as logprobs_of
 from kernels.triton.draw import DeviceRows, draw, edit_logits
 
 
@@ -46,11 +47,11 @@ class Requested:
     tokens: Tensor
     """int32; `order` says where each sample's stands."""
     order: NDArray[np.intp]
-    logprobs: tuple[NDArray[np.intp], Tensor, ops.Logprobs] | None
+    logprobs: tuple[NDArray[np.intp], Tensor, Logprobs] | None
     """Samples that want them, their tokens, and what was found."""
     beams: tuple[Tensor, Tensor] | None
     """Token ids and log probabilities, [beams, most candidates], best first."""
-    scores: list[tuple[Tensor, ops.Logprobs]]
+    scores: list[tuple[Tensor, Logprobs]]
 
     @staticmethod
     def launch(
@@ -89,7 +90,7 @@ class Requested:
             hidden = sources.hidden[first : first + len(wanted_scores.following)]
             (following,) = upload([wanted_scores.following.astype(np.int64)], device)
             pieces = [
-                ops.logprobs(logits_of(rows), tokens, wanted_scores.count)
+                logprobs_of(logits_of(rows), tokens, wanted_scores.count)
                 for rows, tokens in zip(hidden.split(SCORED_TOGETHER), following.split(SCORED_TOGETHER), strict=True)
             ]
             scores.append((torch.from_numpy(wanted_scores.following), _joined(pieces)))
@@ -139,18 +140,18 @@ def _draw_edited(step: StepInput, sources: Sources, newest: Tensor, before: Tens
     sources.out[index] = drawn
 
 
-def _logprobs(logits: Tensor, rows: Tensor, tokens: Tensor, count: int) -> ops.Logprobs:
+def _logprobs(logits: Tensor, rows: Tensor, tokens: Tensor, count: int) -> Logprobs:
     """Of some rows of the logits, a few at a time, on their way to the host."""
     pieces = [
-        ops.logprobs(logits[some], chosen, count)
+        logprobs_of(logits[some], chosen, count)
         for some, chosen in zip(rows.split(SCORED_TOGETHER), tokens.split(SCORED_TOGETHER), strict=True)
     ]
     return _joined(pieces)
 
 
-def _joined(pieces: list[ops.Logprobs]) -> ops.Logprobs:
+def _joined(pieces: list[Logprobs]) -> Logprobs:
     names = ("chosen", "ranks", "top_tokens", "top")
-    return ops.Logprobs(*(_to_host(torch.cat([getattr(piece, name) for piece in pieces])) for name in names))
+    return Logprobs(*(_to_host(torch.cat([getattr(piece, name) for piece in pieces])) for name in names))
 
 
 def _to_host(tensor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,10 @@ from engine.execution.cuda.graphs import Batch, DecodeGraphs
 from engine.execution.cuda.inputs import upload
 from engine.execution.cuda.requested import Requested, Sources, device_rows
 from engine.execution.cuda.tables import DeviceTables
-from engine.execution.runner import Runner, prompt_step
+from engine.execution.runner import Runner, prompt_step, tell_nobody
 from engine.execution.step_input import SAMPLING, Ints, LogitsEdit, PromptScores, StepInput, StepResult
+from kernels.triton import warm_up
+from kernels.triton.compilations import compilations
 from kernels.triton.draw import draw
 from kernels.triton.plan import decode_runs, program_target, upload_plan
 from kernels.triton.sharing import Sharing, find_sharing
@@ -73,16 +76,38 @@ class CudaRunner(Runner):
         self._graphs = DecodeGraphs(model, self.kv, self._device_tables, block_size, max_running)
         self._in_flight: deque[_Launched] = deque()
         self._batches: OrderedDict[bytes, _Decoding] = OrderedDict()
+        self._captured = 0
 
-    def warm_up(self) -> None:
-        """Compile what steps of every kind need, and capture the decode graphs."""
+    @property
+    def compilations(self) -> int:
+        """Kernels compiled and graphs captured since `warm_up`."""
+        return compilations.since_mark + self._graphs.captured - self._captured
+
+    def warm_up(self, tell: Callable[[str, int, int], None] = tell_nobody) -> None:
+        """Compile what steps of every kind need, capture the decode graphs, and run each kind of step once."""
+        model, config = self.model, self.model.config
+        compilations.watch()
         with torch.inference_mode():
-            self._graphs.capture_all()
+            shape = warm_up.Model(
+                heads=config.heads,
+                kv_heads=config.kv_heads,
+                head_dim=config.head_dim,
+                block_size=self.block_size,
+                layers=config.num_layers,
+                dtype=model.dtype,
+                embedding=model.decoder.embedding,
+                forward=model.decoder.forward,
+                logits=model.decoder.logits,
+            )
+            warm_up.compile_all(shape, lambda name, done, total: tell(f"compiling {name}", done, total))
+            self._graphs.capture_all(tell)
         for step in self._steps_of_every_kind():
             self.execute(step)
         torch.cuda.synchronize()
         for pool in self.kv:
             pool[1:].zero_()
+        compilations.mark()
+        self._captured = self._graphs.captured
 
     def _steps_of_every_kind(self) -> list[StepInput]:
         """Prompts short and long, alone, together and beside decoding sequences, and all that samples can want."""

@@ -9,6 +9,7 @@ import torch
 from engine.execution.cuda.requested import Requested, Sources, device_rows
 from engine.execution.sampler import sample_step
 from engine.execution.step_input import FAILED, SAMPLING, LogitsEdit, PromptScores, StepInput
+from kernels.backend import torch_backend
 from kernels.triton.draw import draw
 
 VOCAB = 300
@@ -79,7 +80,7 @@ def test_edits_count_the_token_that_only_the_device_knows(temperature: float) ->
     requested, newest = launched(step_of(unknown, [temperature] * 5, [-1, 3, -1, 0, -1]), logits, order)
     found = requested.result(0.0)
 
-    tokens, logprobs = sample_step(logits, step_of(known, [temperature] * 5, [-1, 3, -1, 0, -1]))
+    tokens, logprobs = sample_step(logits, step_of(known, [temperature] * 5, [-1, 3, -1, 0, -1]), torch_backend())
     assert found.tokens == tokens
     assert newest[3:8].tolist() == tokens
     assert [one and (one.token, one.rank, len(one.top)) for one in found.logprobs] == [
@@ -96,7 +97,7 @@ def test_a_row_that_is_not_finite_fails_alone() -> None:
     requested, newest = launched(step, logits, np.arange(4))
     found = requested.result(0.0)
 
-    tokens, _ = sample_step(logits, step)
+    tokens, _ = sample_step(logits, step, torch_backend())
     assert found.tokens == tokens
     assert [token == FAILED for token in tokens] == [False, True, True, False]
     assert newest.min() >= 0, "what the next step looks up is a token"
