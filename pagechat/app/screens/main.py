@@ -476,13 +476,18 @@ class MainScreen(Screen[None]):
 
     # -- moving about --------------------------------------------------------------------------
 
+    # At once, where `Widget.focus` waits its turn: the next key may have been pressed already.
+
     def to_composer(self) -> None:
         self.set_class(False, "-memory")
-        self.composer.focus()
+        self.set_focus(self.composer)
+
+    def to_messages(self) -> None:
+        self.set_focus(self.transcript)
 
     def to_map(self) -> None:
         self.set_class(True, "-memory")
-        self.block_map.focus()
+        self.set_focus(self.block_map)
         self.call_after_refresh(self._show_texts)
 
     def scroll_chat(self, pages: int) -> None:
