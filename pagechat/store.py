@@ -224,12 +224,13 @@ class Store(StoreFile):
 
     def update_message(
         self, message_id: int, content: str, status: MessageStatus, facts: dict[str, Any] | None = None
-    ) -> None:
-        """Replaces content and status; `facts` None leaves the facts. A message that was deleted stays deleted."""
+    ) -> bool:
+        """Replaces content and status; `facts` None leaves the facts. A message that was deleted stays deleted. False:
+        there is none."""
         columns: dict[str, object] = {"content": _storable(content), "status": status}
         if facts is not None:
             columns["facts"] = msgspec.json.encode(_storable_facts(facts)).decode()
-        self._change_message(message_id, columns)
+        return self._change_message(message_id, columns)
 
     def hide_message(self, message_id: int, hidden: bool = True) -> bool:
         """Delete a message such that it can come back to its place (`hidden` False) until it is purged. False: there
@@ -334,8 +335,9 @@ class Store(StoreFile):
 
     def take(self, chat_id: str) -> tuple[list[str], Draft]:
         """What waits in a chat for this window, and what windows that have ended left there: it is this one's now."""
-        if not self.window:  # nobody's stays nobody's
-            return self.queue(chat_id), self.draft(chat_id)
+        left = self.queue(chat_id), self.draft(chat_id)
+        if left == ([], Draft()) or not self.window:  # nobody's stays nobody's
+            return left
         try:
             with self._writing() as db:
                 found = (
@@ -346,7 +348,7 @@ class Store(StoreFile):
                 store_windows.set_draft(db, self.window, chat_id, found[1])
                 return found
         except StoreError:  # a file that can only be read
-            return self.queue(chat_id), self.draft(chat_id)
+            return left
 
     def queue(self, chat_id: str) -> list[str]:
         """Prompts that waited to be sent in that chat, the next one first."""

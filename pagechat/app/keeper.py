@@ -251,10 +251,9 @@ class Keeper:
                 conversation.created_here = before < 0
             self._write_chat(conversation, chat)
             for write in writes:
-                if write.message.stored_id is None:
+                stored_id = write.message.stored_id
+                if stored_id is None or not self._update(write, stored_id):  # new, or purged and back again
                     new[write.message] = self._add(conversation, write)
-                else:
-                    self._update(write, write.message.stored_id)
             draft = chat.draft
             if conversation.editing is not None and conversation.editing in new:  # it has its id only now
                 draft = Draft(text=draft.text, edit_of=new[conversation.editing], edit=draft.edit)
@@ -273,7 +272,7 @@ class Keeper:
         conversation.saved_priority, conversation.saved_queue = chat.priority, chat.queue
         conversation.saved_draft, conversation.gone = draft, conversation.gone and not _says_something(chat, writes)
         for write in writes:
-            write.message.stored_id = write.message.stored_id or new.get(write.message)
+            write.message.stored_id = new.get(write.message, write.message.stored_id)
             write.message.saved_edits, write.message.saved_deleted = write.edits, write.deleted
         if before in (conversation.seen, -1):  # no other window wrote in between
             conversation.seen = after
@@ -297,11 +296,14 @@ class Keeper:
             self.store.hide_message(stored_id)
         return stored_id
 
-    def _update(self, write: _Write, stored_id: int) -> None:
+    def _update(self, write: _Write, stored_id: int) -> bool:
+        """False: the store has it no more."""
+        found = True
         if write.edits != write.message.saved_edits:
-            self.store.update_message(stored_id, write.content, write.status, write.facts)
+            found = self.store.update_message(stored_id, write.content, write.status, write.facts)
         if write.deleted != write.message.saved_deleted:
-            self.store.hide_message(stored_id, write.deleted)
+            found = self.store.hide_message(stored_id, write.deleted)
+        return found or write.deleted
 
 
 def _needs_saving(conversation: Conversation) -> bool:

@@ -24,7 +24,7 @@ GROUP = "Messages"
 
 def choose(screen: MainScreen, argument: str) -> None:
     """Into the messages, with a cursor on one."""
-    screen.transcript.focus()
+    screen.to_messages()
     screen.transcript.step_selection(-1)
 
 

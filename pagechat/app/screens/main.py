@@ -451,9 +451,9 @@ class MainScreen(Screen[None]):
         if self._shown is not self.tabs.active:
             self.note_text()
             self._fill_composer()
+        self.to_composer()  # before anything is waited for: what is typed next belongs there
         self.view.redraw_all()
         await self.show_active()
-        self.to_composer()
         self.remember_tabs()
 
     async def show_message(self, conversation: Conversation, stored_id: int) -> None:
@@ -476,13 +476,18 @@ class MainScreen(Screen[None]):
 
     # -- moving about --------------------------------------------------------------------------
 
+    # At once, where `Widget.focus` waits its turn: the next key may have been pressed already.
+
     def to_composer(self) -> None:
         self.set_class(False, "-memory")
-        self.composer.focus()
+        self.set_focus(self.composer)
+
+    def to_messages(self) -> None:
+        self.set_focus(self.transcript)
 
     def to_map(self) -> None:
         self.set_class(True, "-memory")
-        self.block_map.focus()
+        self.set_focus(self.block_map)
         self.call_after_refresh(self._show_texts)
 
     def scroll_chat(self, pages: int) -> None:

@@ -222,6 +222,22 @@ async def test_a_chat_that_was_purged_while_open_is_saved_whole_again(tmp_path: 
     assert texts(store, "t") == ["one", "two"]
 
 
+async def test_a_message_that_was_purged_and_is_brought_back_is_saved_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "chats.db")
+    keeper, message = Keeper(store, lambda _: None), Message("user", "one")
+    chat = Conversation(id="t", title="t", messages=[message])
+    keeper.watch(chat)
+    await keeper.flush()
+    chat.set_messages([])
+    await keeper.flush()
+    store.purge()
+    chat.set_messages([message])
+    await keeper.flush()
+    assert texts(store, "t") == ["one"]
+    await keeper.flush()
+    assert len(store.messages("t")) == 1
+
+
 async def test_what_cannot_be_saved_when_leaving_is_saved_by_the_next_start(
     open_app: OpenApp, db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
