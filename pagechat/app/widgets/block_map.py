@@ -19,6 +19,7 @@ from textual.strip import Strip
 
 from pagechat.app.arrangement import ORDERS, Arrangement, Order
 from pagechat.app.commands.all import COMMANDS
+from pagechat.app.drawing import Shielded
 from pagechat.app.pool_view import PoolView
 from pagechat.app.widgets.map_grid import DENSITY, LETTERS, LETTERS_AND_FILL, OVERVIEW, Grid, best_zoom
 from pagechat.app.widgets.map_styles import FILLS, MapStyles, Over, density, look, overview_color
@@ -27,7 +28,7 @@ LINES_A_FRAME = 8
 FLASH_GLYPHS = {"copy": "+", "evict": "x", "preempt": "!"}
 
 
-class BlockMap(ScrollView, can_focus=True):
+class BlockMap(Shielded, ScrollView, can_focus=True):
     """Draws a `PoolView`; `sync` redraws what changed. The cursor is on one block."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -10,6 +10,7 @@ from textual.containers import Vertical
 from textual.content import Content
 
 from pagechat.app.arrangement import Order
+from pagechat.app.drawing import fallback
 from pagechat.app.panels import NAME, PaneData, flow
 from pagechat.app.panels.all import PANELS
 from pagechat.app.panels.overview import totals_parts
@@ -92,7 +93,7 @@ class MemoryPane(Vertical):
         """What the panel is made from may tell more than a moment ago."""
         line = self._line("panel")
         if self._data is not None and line.size.width:
-            line.show(PANELS[self.panel](self._data, line.size.width, line.size.height))
+            line.show(_panel(self.panel, self._data, line.size.width, line.size.height))
 
     def _show_legend(self, data: PaneData) -> None:
         view, line = data.view, self._line("legend")
@@ -101,6 +102,11 @@ class MemoryPane(Vertical):
 
     def _line(self, name: str) -> Line:
         return self.query_one(f"#{name}", Line)
+
+
+@fallback(lambda name, data, width, height: Content.styled("This panel cannot be drawn now.", "$muted"))
+def _panel(name: str, data: PaneData, width: int, height: int) -> Content:
+    return PANELS[name](data, width, height)
 
 
 def legend(owners: list[tuple[str, str]], width: int, order: Order = "id") -> Content:
