@@ -34,6 +34,7 @@ from pagechat.app.screens.main import MainScreen
 from pagechat.app.servers import Servers
 from pagechat.app.tabs import Tabs
 from pagechat.app.terminal import FEW_COLORS_THEME
+from pagechat.app.terminal_driver import TerminalDriver
 from pagechat.app.tour import Tour
 from pagechat.app.widgets.tour_card import TourCard
 from pagechat.store import Store, StoreError
@@ -285,11 +286,14 @@ class PagechatApp(FittedApp):
         self._tasks.append(asyncio.create_task(leave()))
 
     async def _leave_no_terminal(self) -> None:
-        """The terminal has gone (SIGHUP). Textual would wait for ever to write to it: save, and end without it.
+        """The terminal has gone (SIGHUP), it is said. Textual would wait for ever to write to one that has: give it
+        back, in case it is still there, save, and end without it.
 
         A daemon that this app started ends when it sees our end of its pipe close.
         """
-        if self._driver is not None:
+        if isinstance(self._driver, TerminalDriver):
+            self._driver.give_back_at_once()
+        elif self._driver is not None:
             self._driver.write = lambda data: None  # type: ignore[method-assign]
         if await self._save_all():
             os._exit(128 + signal.SIGHUP)
