@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich._wrap import divide_line
+from rich.cells import set_cell_size
 from rich.segment import Segment
 from textual.content import Content
 from textual.selection import Selection
@@ -217,7 +218,10 @@ class Rows:
             return [(number, line) for number, row in enumerate(self.rows) for line in row.lines(width)]
         except Exception as error:
             failed(error)
-            return [(number, [Part(Content(row.plain[:width]), 0)]) for number, row in enumerate(self.rows)]
+            return [
+                (number, [Part(Content(set_cell_size(row.plain, width).rstrip()), 0)])
+                for number, row in enumerate(self.rows)
+            ]
 
     def text_at(self, width: int) -> str:
         """What is seen at this width, without colours."""
