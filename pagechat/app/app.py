@@ -75,6 +75,8 @@ class PagechatApp(FittedApp):
         self._open_client = open_client
         self.servers = servers
         self._wanted_theme = theme
+        self.own_keys: dict[str, str] = {}
+        """By command, from keymap.toml."""
         self._letters = Letters()
         self.view = PoolView(self._letters)
         self.keeper = Keeper(store, self._trouble)
@@ -94,8 +96,7 @@ class PagechatApp(FittedApp):
 
     async def on_mount(self) -> None:
         await self._choose_theme()
-        keys, wrong_keys = keymap.load(keymap.path(), BY_ID)
-        self.set_keymap(keys)
+        wrong_keys = self._take_keymap()
         self.theme_changed_signal.subscribe(self, self._theme_changed)
         self._start(self.keeper.run())
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
@@ -108,6 +109,16 @@ class PagechatApp(FittedApp):
         self.main.call_after_refresh(self._tell_key_problems, wrong_keys)
         self.main.call_after_refresh(self._tell_theme_problems)
 
+    def _take_keymap(self) -> list[str]:
+        """The person's own keys; what is wrong with them, in words."""
+        self.own_keys, problems = keymap.load(keymap.path(), BY_ID)
+        self.set_keymap(self.own_keys)
+        for name, keys in self.own_keys.items():
+            if not BY_ID[name].keys:  # Textual changes the keys of what has some
+                for binding in BY_ID[name].bindings(keys=keys):
+                    self.main._bindings.key_to_bindings.setdefault(binding.key, []).append(binding)
+        return [*problems, *keymap.clashes(COMMANDS, self.own_keys)]
+
     # -- themes --------------------------------------------------------------------------------
 
     async def _choose_theme(self) -> None:
@@ -119,7 +130,7 @@ class PagechatApp(FittedApp):
 
     def _tell_key_problems(self, problems: Sequence[str]) -> None:
         for problem in problems:
-            self.notify(problem, title="Keys skipped", severity="warning", timeout=PROBLEM_S, markup=False)
+            self.notify(problem, title="Keys", severity="warning", timeout=PROBLEM_S, markup=False)
 
     def _tell_theme_problems(self) -> None:
         for problem in self._theme_problems:
@@ -241,7 +252,8 @@ class PagechatApp(FittedApp):
         """Every command of ours; those of the main screen only there."""
         if screen is self.main:
             for command in COMMANDS:
-                keys = f" ({command.shown_keys})" if command.keys else f" (/{command.slash})" if command.slash else ""
+                shown = command.shown_keys(self.own_keys)
+                keys = f" ({shown})" if shown else f" (/{command.slash})" if command.slash else ""
                 run = partial(self.main.action_command, command.id)
                 yield SystemCommand(command.title, f"{command.help}{keys}", run)
         else:
@@ -250,7 +262,7 @@ class PagechatApp(FittedApp):
 
     def action_help(self) -> None:
         if not isinstance(self.screen, HelpScreen):
-            self.push_screen(HelpScreen())
+            self.push_screen(HelpScreen(self.own_keys))
 
     def action_scroll_chat(self, pages: int) -> None:
         self.main.scroll_chat(pages)

@@ -53,7 +53,6 @@ COMMANDS = (
         GROUP,
         "f1,question_mark",
         slash="help",
-        footer="Help",
     ),
-    Command("quit", "Quit", "Leave pagechat", quit_, GROUP, "ctrl+q", slash="quit", footer="Quit"),
+    Command("quit", "Quit", "Leave pagechat", quit_, GROUP, "ctrl+q", slash="quit"),
 )

@@ -199,7 +199,7 @@ async def undo(screen: MainScreen, argument: str) -> None:
 
 
 COMMANDS = (
-    Command("chat.new", "New chat", "Open an empty chat", new, GROUP, "ctrl+n", slash="new", footer="New"),
+    Command("chat.new", "New chat", "Open an empty chat", new, GROUP, "ctrl+n", slash="new"),
     Command(
         "chat.history",
         "Chats",
@@ -209,7 +209,6 @@ COMMANDS = (
         "ctrl+o,ctrl+f",
         slash="search",
         argument="WORDS",
-        footer="Chats",
     ),
     Command(
         "chat.rename",

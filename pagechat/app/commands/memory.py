@@ -48,7 +48,8 @@ def step_block(screen: MainScreen, by: int) -> None:
 
 
 def panel(name: str, screen: MainScreen, argument: str) -> None:
-    screen.set_class(True, "-memory")
+    if not screen.memory_pane.display:
+        screen.to_map()  # what is typed would go to an input that nobody sees
     screen.memory_pane.show_panel(name)
 
 
@@ -109,7 +110,7 @@ COMMANDS = (
     Command(
         "memory.totals", "Totals in words", "For screen readers, and to copy", totals, GROUP, "f6", slash="totals"
     ),
-    Command("memory", "Memory", "To the block map and back", toggle, GROUP, "f3", slash="memory", footer="Memory"),
+    Command("memory", "Memory", "To the block map and back", toggle, GROUP, "f3", slash="memory"),
     *(
         Command(f"memory.{name}", f"Panel: {name}", what, partial(panel, name), GROUP, f"{number}", "map")
         for number, (name, what) in enumerate(PANELS.items(), start=1)

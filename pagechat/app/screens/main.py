@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Footer, TextArea
+from textual.widgets import TextArea
 
 from engine.blocks.observe.mirror import MirrorGap
 from engine.protocol import ModelInfo
@@ -21,6 +21,7 @@ from pagechat.app.block_texts import BlockTexts
 from pagechat.app.client_api import Client
 from pagechat.app.commands.all import BY_ID, COMMANDS, completions, parse_slash
 from pagechat.app.conversation import Conversation
+from pagechat.app.footer import Entry, Place, entries, fitting, key_of
 from pagechat.app.gauges import Gauges
 from pagechat.app.keeper import Keeper
 from pagechat.app.link import Link, LinkState
@@ -36,8 +37,10 @@ from pagechat.app.undo import Undo
 from pagechat.app.widgets.badge import Badge
 from pagechat.app.widgets.banner import Banner
 from pagechat.app.widgets.block_map import BlockMap
+from pagechat.app.widgets.candidates import Candidates
 from pagechat.app.widgets.completions import Completions
 from pagechat.app.widgets.composer import Composer
+from pagechat.app.widgets.foot import Foot
 from pagechat.app.widgets.memory_pane import MemoryPane
 from pagechat.app.widgets.messages import Prose
 from pagechat.app.widgets.queue_view import QueueView
@@ -140,7 +143,7 @@ class MainScreen(Screen[None]):
             yield MemoryPane(self.view, id="memory")
         if self._tour_card is not None:
             yield self._tour_card
-        yield Footer(compact=True, show_command_palette=True)
+        yield Foot()
 
     async def on_mount(self) -> None:
         self.composer.focus()
@@ -201,6 +204,39 @@ class MainScreen(Screen[None]):
         self.query_one(TabBar).show(tabs, self.tabs.index)
         self.set_class(self.tabs.active.choosing is not None, "-choosing")
         self.query_one(QueueView).sync(self.tabs.active, self._editing is not None, self.composer.size.width)
+        self.show_foot()
+
+    def on_descendant_focus(self) -> None:
+        self.show_foot()
+
+    def show_foot(self) -> None:
+        """The keys of the place where the person is."""
+        foot = self.query_one(Foot)
+        if foot.size.width:
+            found = entries(self.place, streaming=self.tabs.active.streaming, editing=self._editing is not None)
+            foot.tell(fitting(found, self._key_of, foot.size.width))
+
+    @property
+    def place(self) -> Place:
+        """Where the person is."""
+        match self.focused:
+            case Composer():
+                return "input"
+            case Transcript():
+                return "messages"
+            case Candidates():
+                return "candidates"
+            case BlockMap():
+                return "map"
+        return "elsewhere"
+
+    def _key_of(self, entry: Entry) -> str:
+        return entry.keys or key_of(self.own_keys.get(entry.command, BY_ID[entry.command].keys), self.place)
+
+    @property
+    def own_keys(self) -> dict[str, str]:
+        """The person's, by command."""
+        return getattr(self.app, "own_keys", {})
 
     def _old_tabs(self) -> list[Tab | None]:
         """What the tab bar shows for each conversation now, as far as the tabs stand in the same places."""
@@ -340,7 +376,9 @@ class MainScreen(Screen[None]):
 
     async def action_command(self, command_id: str, argument: str = "") -> None:
         """Run a command of `pagechat.app.commands`."""
-        if command_id == "answer.stop" and self._editing is not None:
+        if BY_ID[command_id].place == "messages":
+            self.show_chat()  # what is done to a message is seen
+        if command_id == "leave" and self._editing is not None and self.focused is self.composer:
             self._editing = None
             self.composer.fill("")
             self.show_tabs()
@@ -399,6 +437,7 @@ class MainScreen(Screen[None]):
         """Bring a message that a search found into view."""
         message = next((m for m in conversation.messages if m.stored_id == stored_id), None)
         if message is not None:
+            self.show_chat()
             self.transcript.focus()
             await self.transcript.select(message)
 
@@ -419,8 +458,12 @@ class MainScreen(Screen[None]):
     # -- moving about --------------------------------------------------------------------------
 
     def to_composer(self) -> None:
-        self.set_class(False, "-memory")
+        self.show_chat()
         self.composer.focus()
+
+    def show_chat(self) -> None:
+        """The chat, where there is room for one of chat and memory."""
+        self.set_class(False, "-memory")
 
     def to_map(self) -> None:
         self.set_class(True, "-memory")
@@ -456,6 +499,8 @@ class MainScreen(Screen[None]):
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self._show_texts)
+        if self.focused is not None and isinstance(self.focused, BlockMap):  # it may be narrow now
+            self.set_class(True, "-memory")
 
     async def leave(self) -> None:
         """Stop what streams, with its text kept."""

@@ -40,12 +40,12 @@ class BlockMap(Shielded, ScrollView, can_focus=True):
         Binding("pagedown", "move(0, 10)", show=False),
         Binding("home", "jump(1)", show=False),
         Binding("end", "jump(-1)", show=False),
-        Binding("s", "next_shared", show=False),
-        Binding("f", "largest_hole", show=False),
-        Binding("o", "order", show=False),
-        Binding("u", "mark_none", show=False),
-        Binding("plus,equals_sign", "zoom(1)", show=False),
-        Binding("minus", "zoom(-1)", show=False),
+        Binding("s", "next_shared", show=False, id="memory.next_shared"),
+        Binding("f", "largest_hole", show=False, id="memory.largest_hole"),
+        Binding("o", "order", show=False, id="memory.order"),
+        Binding("u", "mark_none", show=False, id="memory.unmark"),
+        Binding("plus,equals_sign", "zoom(1)", show=False, id="memory.zoom_in"),
+        Binding("minus", "zoom(-1)", show=False, id="memory.zoom_out"),
         *(binding for command in COMMANDS if command.place == "map" for binding in command.bindings("screen.")),
     ]
 
