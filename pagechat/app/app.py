@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
@@ -35,7 +36,7 @@ from pagechat.app.servers import Servers
 from pagechat.app.tabs import Tabs
 from pagechat.app.terminal import FEW_COLORS_THEME
 from pagechat.app.terminal_driver import TerminalDriver
-from pagechat.app.tour import Tour
+from pagechat.app.tour import TOUR_TAKEN, Tour
 from pagechat.app.widgets.tour_card import TourCard
 from pagechat.store import Store, StoreError
 from pagechat.text_safety import sanitize
@@ -46,6 +47,7 @@ PROBLEM_S = 20.0
 GC_THRESHOLDS = (20_000, 20, 50)
 """Python's own (700, 10, 10) look for garbage many times a second while answers are drawn: frames make many objects,
 and few cycles."""
+TOUR_COMMAND = (sys.executable, "-c", "from pagechat.cli import app_main; app_main()", "--tour")
 THEMES_S = 2.0
 """How often the user's theme files are looked at."""
 CTRL_C_S = 3.0
@@ -99,6 +101,7 @@ class PagechatApp(FittedApp):
         wrong_keys = self._take_keymap()
         self.theme_changed_signal.subscribe(self, self._theme_changed)
         self._start(self.keeper.run())
+        await self._offer_tour()
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGTERM, self._end_by, self.leave)
@@ -118,6 +121,31 @@ class PagechatApp(FittedApp):
                 for binding in BY_ID[name].bindings(keys=keys):
                     self.main._bindings.key_to_bindings.setdefault(binding.key, []).append(binding)
         return [*problems, *keymap.clashes(COMMANDS, self.own_keys)]
+
+    # -- the tour ------------------------------------------------------------------------------
+
+    async def _offer_tour(self) -> None:
+        """To whoever has not taken it."""
+        with contextlib.suppress(StoreError):
+            taken = await self.keeper.call(self.keeper.store.recall, TOUR_TAKEN)
+            self.main.offer_tour(taken is None and self.tour is None)
+
+    def take_tour(self) -> None:
+        """On this terminal, by a program of its own: it has a small pool, and a history that is gone afterwards."""
+        if isinstance(self._driver, TerminalDriver):
+            self.run_worker(self._take_tour(self._driver), group="tour")
+        else:
+            self.notify("pagechat --tour, in a terminal, shows how paging works.", markup=False)
+
+    async def _take_tour(self, driver: TerminalDriver) -> None:
+        with contextlib.suppress(StoreError):
+            await self.keeper.call(self.keeper.store.remember, TOUR_TAKEN, "yes")
+        self.main.offer_tour(False)
+        with driver.lent():
+            process = await asyncio.create_subprocess_exec(*TOUR_COMMAND)
+            failed = await process.wait()
+        if failed:
+            self.notify("The tour ended with an error; pagechat --tour tells more.", severity="warning", markup=False)
 
     # -- themes --------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import os
 import selectors
 import signal
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from textual._parser import ParseError
@@ -65,11 +65,24 @@ class TerminalDriver(lasting(LinuxDriver)):  # type: ignore[misc]
 
     def give_back_at_once(self) -> None:
         """Without Textual, whose threads may wait for a terminal that has gone. Nothing is drawn afterwards."""
-        self.write = lambda data: None
         if self._on:
-            restore(self.fileno, self.attrs_before)
             self._on = False
+            restore(self.fileno, self.attrs_before)
             self._tell(Guard.FREE)
+
+    def write(self, data: str) -> None:
+        if self._on:  # else somebody else draws there
+            super().write(data)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Another program has the terminal, while the app goes on unseen."""
+        with self.no_automatic_restart():
+            self.suspend_application_mode()
+            try:
+                yield
+            finally:
+                self._take_again()
 
     def _tell(self, state: bytes) -> None:
         if self._guard is not None:

@@ -153,6 +153,10 @@ COMMANDS = (
         lambda screen, _: screen.block_map.action_zoom(1), GROUP, "plus,equals_sign", "map itself",
     ),
     Command(
+        "memory.whole", "Whole pool", "All of it, or the part with content as large as it fits",
+        lambda screen, _: screen.block_map.action_whole(), GROUP, "0", "map itself", "whole",
+    ),
+    Command(
         "memory.zoom_out", "Zoom out", "Two blocks a cell, then all of the pool at once",
         lambda screen, _: screen.block_map.action_zoom(-1), GROUP, "minus", "map itself",
     ),

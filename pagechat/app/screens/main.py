@@ -42,6 +42,7 @@ from pagechat.app.widgets.completions import Completions
 from pagechat.app.widgets.composer import Composer
 from pagechat.app.widgets.foot import Foot
 from pagechat.app.widgets.memory_pane import MemoryPane
+from pagechat.app.widgets.memory_strip import MemoryStrip
 from pagechat.app.widgets.messages import Prose
 from pagechat.app.widgets.queue_view import QueueView
 from pagechat.app.widgets.tab_bar import Tab, TabBar
@@ -92,6 +93,7 @@ class MainScreen(Screen[None]):
         """At which something was drawn."""
         self._pane_title = ""
         self._code_block: tuple[object, int] = (None, 0)
+        self._tour_offered = False
 
     def attach(self, link: Link) -> None:
         """The connection that answers are asked through."""
@@ -135,6 +137,7 @@ class MainScreen(Screen[None]):
             yield Badge()
         with Horizontal(id="body"):
             with Vertical(id="chat"):
+                yield MemoryStrip(self.view)
                 yield Banner()
                 yield Vertical(id="transcripts")
                 yield QueueView()
@@ -166,6 +169,7 @@ class MainScreen(Screen[None]):
         transcript = self._transcripts.get(conversation.id)
         if transcript is None:
             transcript = self._transcripts[conversation.id] = Transcript(conversation)
+            transcript.tour_offered = self._tour_offered
             await self.query_one("#transcripts").mount(transcript)
         for chat_id, other in self._transcripts.items():
             other.display = chat_id == conversation.id
@@ -238,6 +242,12 @@ class MainScreen(Screen[None]):
         """The person's, by command."""
         return getattr(self.app, "own_keys", {})
 
+    def offer_tour(self, offered: bool) -> None:
+        """An empty chat names the tour."""
+        self._tour_offered = offered
+        for transcript in self._transcripts.values():
+            transcript.offer_tour(offered)
+
     def _old_tabs(self) -> list[Tab | None]:
         """What the tab bar shows for each conversation now, as far as the tabs stand in the same places."""
         shown: list[Tab | None] = list(self.query_one(TabBar).tabs)
@@ -266,6 +276,7 @@ class MainScreen(Screen[None]):
             self._pane_title = title
             pane.border_title = Content(title)
         self.query_one(Badge).sync(self.link_state, self.view.tokens_per_s())
+        self.query_one(MemoryStrip).sync()
 
     def _arrived(self) -> None:
         """There is more to tell of the block under the cursor."""
@@ -291,6 +302,10 @@ class MainScreen(Screen[None]):
     def show_link(self, state: LinkState) -> None:
         if self.is_mounted:
             self.query_one(Banner).show(state)
+
+    @on(MemoryStrip.Wanted)
+    def _memory_wanted(self) -> None:
+        self.to_map()
 
     @on(Banner.Retry)
     def retry_link(self) -> None:

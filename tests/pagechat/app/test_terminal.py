@@ -210,3 +210,27 @@ def test_a_byte_that_is_no_text_is_a_letter_nobody_knows(shell: Shell) -> None:
     os.kill(pid, 0)
     shell.type("\x11")
     shell.wait_for("exit=0")
+
+
+def test_the_tour_has_the_terminal_and_gives_it_back(shell: Shell) -> None:
+    tour = ("/bin/sh", "-c", "echo this is the tour; read line; echo it ends: $line")
+    app = f"import pagechat.app.app as one\none.TOUR_COMMAND = {tour!r}\n{APP}"
+    (shell.folder / "app.py").write_text(app)
+    start(shell)
+    shell.wait_for("New here? /tour")
+    shell.type("/tour\r")
+    shell.wait_for("this is the tour")
+    assert not shell.modes()
+    shell.type("well\r")
+    shell.wait(lambda: len(shell.modes()) == len(MODES), "app again")
+    shell.wait_for("tok/s")
+    shell.wait_for(READY)
+    assert "New here?" not in shell.text
+    shell.type("whole")
+    shell.wait_for("whole")
+    shell.type("\x11")
+    shell.wait_for("exit=0")
+    shell.type("clear\r")
+    shell.wait(lambda: READY not in shell.text, "empty screen")
+    start(shell)
+    assert "New here?" not in shell.text
