@@ -51,8 +51,7 @@ def entries(place: Place, *, streaming: bool, editing: bool) -> tuple[Entry, ...
     if place == "input":
         word = "No edit" if editing else "Stop" if streaming else ""
         return (foot[0], Entry(word, "leave"), *foot[1:]) if word else foot
-    at = len(foot) - sum(entry in EVERYWHERE for entry in foot)
-    return (*foot[:at], Entry("Back", "leave"), *foot[at:])
+    return (Entry("Back", "leave"), *foot)
 
 
 def key_of(keys: str, place: Place) -> str:

@@ -16,6 +16,7 @@ class Foot(Line):
 
     def __init__(self) -> None:
         super().__init__("foot")
+        self.auto_links = False  # the keys have a look of their own
 
     def tell(self, found: Sequence[tuple[str, Entry]]) -> None:
         parts: list[Content] = []
@@ -24,4 +25,5 @@ class Foot(Line):
             if entry.command:
                 part = part.stylize(Style.from_meta({"@click": f"screen.command('{entry.command}')"}))
             parts.append(part)
-        self.show(Content(" ").join(parts))
+        loose = sum(part.cell_length + 2 for part in parts) <= self.size.width
+        self.show(Content("  " if loose else " ").join(parts))

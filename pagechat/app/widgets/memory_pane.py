@@ -127,7 +127,7 @@ def legend(
 ) -> Content:
     """What the glyphs mean that the map shows at this zoom, the order where it is not that of ids, and the letters of
     the sessions that own blocks. `found`: as `seen` tells."""
-    far, letters = zoom in (DENSITY, OVERVIEW), zoom == LETTERS_AND_FILL
+    far, full = zoom in (DENSITY, OVERVIEW), zoom == LETTERS_AND_FILL
     glyphs = {
         "owned": Content("▀ two blocks" if zoom == OVERVIEW else "▃ share in use" if far else "▃ filling"),
         "shared": Content.assemble((" " if far else "A", "bold $background on $block-shared"), " shared"),
@@ -140,12 +140,12 @@ def legend(
             "evict": Content.assemble(("x", "bold $block-cow"), " evicted"),
             "preempt": Content.assemble(("!", "bold $block-cow"), " preempted"),
         }
-    if letters:
+    if full:
         glyphs["owned"] = Content("█▃ how full")
     names = [
         Content.assemble((letter.lower(), f"bold {owner_color(letter)}"), f" {short(name, NAME)}")
         for letter, name in owners
     ]
     ordered = [] if order == "id" else [Content.styled(f"by {order}", "bold $accent")]
-    shown = [glyph for kind, glyph in glyphs.items() if kind in found]
+    shown = [glyph for kind, glyph in glyphs.items() if kind in found or (kind == "owned" and full and "shared" in found)]
     return flow("legend", [*ordered, *shown, *names], width)
