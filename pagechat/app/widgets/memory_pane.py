@@ -147,5 +147,6 @@ def legend(
         for letter, name in owners
     ]
     ordered = [] if order == "id" else [Content.styled(f"by {order}", "bold $accent")]
-    shown = [glyph for kind, glyph in glyphs.items() if kind in found or (kind == "owned" and full and "shared" in found)]
+    drawn = {*found, *(["owned"] if full and "shared" in found else [])}  # shared blocks tell how full they are, too
+    shown = [glyph for kind, glyph in glyphs.items() if kind in drawn]
     return flow("legend", [*ordered, *shown, *names], width)
