@@ -142,10 +142,16 @@ class PagechatApp(FittedApp):
             await self.keeper.call(self.keeper.store.remember, TOUR_TAKEN, "yes")
         self.main.offer_tour(False)
         with driver.lent():
-            process = await asyncio.create_subprocess_exec(*TOUR_COMMAND)
+            process = await asyncio.create_subprocess_exec(*TOUR_COMMAND, "--theme", self.theme, *self._same_model())
             failed = await process.wait()
         if failed:
             self.notify("The tour ended with an error; pagechat --tour tells more.", severity="warning", markup=False)
+
+    def _same_model(self) -> Sequence[str]:
+        """Options of the tour's own daemon, for the model that was asked for here."""
+        args = self.servers.now.args if self.servers is not None else ()
+        at = args.index("--model") if "--model" in args else len(args)
+        return args[at : at + 2]
 
     # -- themes --------------------------------------------------------------------------------
 

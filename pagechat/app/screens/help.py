@@ -38,6 +38,7 @@ MOVES = [
     ("arrows, mouse", "pick a block; pgup, pgdn, home, end"),
     ("enter", "select in the chat the text that the block holds; b on a message: mark its blocks"),
     ("+ and -", "zoom: all of the pool, two blocks a cell, letters, letters with fill"),
+    ("0", "all of the pool, or again the part with content as large as it fits"),
 ]
 
 MAP = [
@@ -45,7 +46,7 @@ MAP = [
     ("A B C", "a block with several owners: the same KV serves them all"),
     ("▁ ▃ ▅ ▇", "the last block of a chat, filling up with tokens"),
     (":", "cached: no owner, content kept until somebody needs the block"),
-    ("·", "free"),
+    ("·", "free; many of them behind the last block with content are only counted"),
     ("by owner, by age", "in the legend: another order (o); in front of a line then its first owner, or age"),
     ("+", "just copied: a shared block was about to be written"),
     ("used", "blocks with an owner; saved: table entries that sharing spares"),
@@ -54,9 +55,9 @@ MAP = [
 ]
 
 PLACES = {
-    "messages": " (while a message is chosen)",
-    "map": " (on the map)",
-    "map itself": " (on the map)",
+    "messages": " (messages)",
+    "map": " (map)",
+    "map itself": " (map)",
     "anywhere": "",
 }
 

@@ -151,7 +151,7 @@ class BlockMap(Shielded, ScrollView, can_focus=True):
         width, grid = self.size.width, self.grid
         first = grid.first_of_line(line)
         if line == grid.lines and self.rest:
-            words = f"{' ' * grid.label_width}· and {self.rest:,} more, all free"
+            words = f"{' ' * grid.label_width}· and {self.rest:,} more, all free (0 shows them)"
             return Strip([Segment(words, self._paint("label"))]).adjust_cell_length(width, self.rich_style)
         if first > grid.places:
             return Strip.blank(width, self.rich_style)

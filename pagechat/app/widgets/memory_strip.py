@@ -52,12 +52,14 @@ class MemoryStrip(Line):
 def strip_of(view: PoolView, used: int, width: int) -> Content:
     """The first `used` blocks in one line: a letter each where there is room, else each cell the look of several; then
     how many more there are."""
+    if not used:
+        return Content.styled(f"all {view.num_blocks:,} blocks are free", "$muted")
     rest = view.num_blocks - used
     words = f" {rest:,} more free" if rest else ""
     room = max(1, width - len(words))
     group = max(1, -(-used // room))
     cells = [_cell(view, first, min(first + group, used + 1)) for first in range(1, used + 1, group)]
-    return Content.assemble(*cells, (words.lstrip() if not cells else words, "$muted"))
+    return Content.assemble(*cells, (words, "$muted"))
 
 
 def _cell(view: PoolView, first: int, end: int) -> tuple[str, str]:

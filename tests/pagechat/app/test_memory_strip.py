@@ -35,7 +35,7 @@ def test_the_strip_is_as_wide_as_it_may_be() -> None:
     pool.view.apply(pool.core.flush())  # type: ignore[arg-type]
     pool.run("fork", 1500, 4)
     used = max(block for block in range(1, 201) if pool.view.mirror.refs[block])  # type: ignore[union-attr]
-    assert strip_of(pool.view, 0, 60).plain == "200 more free"
+    assert strip_of(pool.view, 0, 60).plain == "all 200 blocks are free"
     for width in (20, 40, 80, 300):
         assert strip_of(pool.view, used, width).cell_length <= width
     assert strip_of(pool.view, used, 300).plain.startswith("A" * 2)
