@@ -14,7 +14,6 @@ import msgspec
 
 from engine.blocks import Policy, make_tables
 from engine.blocks.observe.accounting import Accounting
-from engine.blocks.tables import Match
 from engine.execution.builder import StepBuilder
 from engine.execution.step_input import FAILED, StepResult
 from engine.protocol import (
@@ -103,6 +102,8 @@ class EngineCore:
         )
         self._next_sequence = 1
         self._pending: list[TokenOutput] = []
+        self._dropped: dict[str, set[int]] = {}
+        """Answers that were aborted while their request's grammar was being compiled."""
         self._report = -1
 
     @property
@@ -160,19 +161,45 @@ class EngineCore:
                 sequence.priority = priority
             self.scheduler.reorder()
 
-    def abort(self, request_id: str) -> TokenOutput | None:
-        """End a request and give its blocks back. None when there is no such request (it may just have finished)."""
+    def abort(self, request_id: str, index: int | None = None) -> TokenOutput | None:
+        """End a request, or one of its answers, and give the blocks back. None when there is no such request or answer
+        (it may just have finished), and when it ends a little later: by an output of its own, as others do."""
+        if index is not None and request_id in self._compiling:
+            self._dropped.setdefault(request_id, set()).add(index)
+            return None
         compiling = self._compiling.remove(request_id)
         if compiling:
+            self._dropped.pop(request_id, None)
             return TokenOutput(request_id, (), "abort", len(compiling.prompt))
         request = self._requests.get(request_id)
         if request is None:
             return None
+        if index is not None:
+            return self._abort_one(request, index)
         for sequence in request.living():
             sequence.drop_promises()
             self.scheduler.remove(sequence, keep=request.keeps(sequence))
         self._forget(request)
         return request.output((), 0, "abort")
+
+    def _abort_one(self, request: Request, index: int) -> TokenOutput | None:
+        sequence = next((one for one in request.living() if one.index == index), None)
+        if sequence is None or request.group:
+            return None
+        if sequence.children:  # they need its prompt: it ends with its first token, when they have forked
+            request.dropped.add(index)
+            return None
+        for parent in request.sequences:
+            if sequence in parent.children:
+                parent.children.remove(sequence)
+        sequence.drop_promises()
+        self.scheduler.remove(sequence, keep=request.keeps(sequence))
+        if request.finished(sequence):
+            self._forget(request)
+        for waits in [one for one in request.living() if one.index in request.dropped and not one.children]:
+            if (output := self._abort_one(request, waits.index)) is not None:
+                self._pending.append(output)
+        return request.output((), index, "abort")
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -250,14 +277,9 @@ class EngineCore:
         self.sessions.keep(child)
         return child.computed
 
-    def place_session(self, name: str, tokens: list[int], salt: bytes) -> list[int] | None:
-        """Make a resident with room for `tokens`, whose KV the caller then writes. Its blocks; None without memory.
-
-        Nothing is addressable before the caller says so with `blocks.publish`.
-        """
-        if not self.blocks.shares or len(tokens) >= self.max_context:
-            return None
-        sequence = Sequence(
+    def session_sequence(self, name: str, tokens: list[int], salt: bytes) -> Sequence:
+        """A sequence of a session that belongs to no request, and has no blocks yet."""
+        return Sequence(
             id=self._take_sequence_id(),
             request_id="",
             session=name,
@@ -266,12 +288,6 @@ class EngineCore:
             sampling=SamplingParams(max_tokens=1, seed=0),
             salt=salt,
         )
-        self.blocks.admit(sequence, Match())
-        if not self.blocks.grow(sequence, len(tokens)):
-            self.blocks.release(sequence)
-            return None
-        self.sessions.keep(sequence)
-        return list(sequence.table)
 
     def session_infos(self) -> list[SessionInfo]:
         """Every session the engine knows, least recently used first."""
@@ -305,10 +321,13 @@ class EngineCore:
         """Queue, or refuse, the requests whose grammar needs no more waiting."""
         patience = 0.0 if self._requests or self._pending else _IDLE_PATIENCE
         for message, outcome in self._compiling.take(patience):
+            dropped = self._dropped.pop(message.request_id, set())
             if isinstance(outcome, GrammarError):
-                self._refuse(message, "bad_request", str(outcome), "grammar")
+                self._refuse(message, outcome.code, str(outcome), "grammar")
             else:
                 self._begin(message, outcome)
+                ended = [self.abort(message.request_id, index) for index in sorted(dropped)]
+                self._pending += [output for output in ended if output is not None]
 
     def _refuse(self, message: AddRequest, code: ErrorCode, text: str, param: str | None = None) -> None:
         self._pending.append(
@@ -339,7 +358,7 @@ class EngineCore:
         return self._make_report(duration, prompt_tokens, self.scheduler.take_hit_tokens(), generated)
 
     def _commit(self, launched: Launched, result: StepResult, outputs: list[TokenOutput]) -> int:
-        """Put the tokens in their places and end what is done. Returns how many were generated."""
+        """Put the tokens in their places and end what is done. Returns how many were told."""
         came: list[tuple[Sequence, int, int, TokenLogprobs | None]] = []
         logprobs = result.logprobs or itertools.repeat(None)
         for sample, token, logprob in zip(launched.samples, result.tokens, logprobs):  # noqa: B905 (repeat has no end)
@@ -355,10 +374,15 @@ class EngineCore:
                 continue
             came.append((sequence, place, token, logprob))
         self.blocks.publish_late()
+        told = 0
         for sequence, place, token, logprob in came:
             if not sequence.ended:  # with another of its request, that failed
-                outputs.append(self._answer(sequence, token, place + 1, logprob))
-        return len(came)
+                output = self._answer(sequence, token, place + 1, logprob)
+                outputs.append(output)
+                if output.tokens:
+                    told += 1
+                    self.accounting.saw_tokens(sequence.session, 1)
+        return told
 
     def _advance_beams(self, launched: Launched, result: StepResult, outputs: list[TokenOutput]) -> int:
         """Go on with the searches of a step. Returns how many tokens their beams got."""
@@ -369,6 +393,7 @@ class EngineCore:
             # One that was preempted meanwhile is computed again from where it stood.
             if not group.beams[0].ended and group.beams[0].preemptions == preemptions:
                 generated += len(group.beams)
+                self.accounting.saw_tokens(group.beams[0].session, len(group.beams))
                 outputs += self._advance(group, found)
         return generated
 
@@ -401,6 +426,8 @@ class EngineCore:
             reason = "stop"
         elif self._is_full(sequence, length):
             reason = "length"
+        elif sequence.index in request.dropped:
+            reason = "abort"
         output = request.output((token,), sequence.index, reason)
         if length == sequence.prompt_len + 1:
             miss = request.miss(sequence, self.sessions.get(sequence.session), self.blocks.block_size)

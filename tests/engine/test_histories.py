@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.blocks.observe.mirror import MirrorGap, PoolMirror
 from engine.core import EngineCore
+from engine.process.check import check_idle
 from engine.protocol import BeamParams, Snapshot, StepReport, TokenOutput, decode_report, encode
 from tests.engine.fakes import expected_answer, expected_beams, make_core, request
 
@@ -212,6 +213,10 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, "core"):
             return
         self.core.blocks.check()
+        self.core.scheduler.check()
+        self.core.sessions.check()
+        if not self.core.has_work:
+            check_idle(self.core)
         self.follow(self.core.flush())
         snapshot = self.core.snapshot(0)
         # Arrivals and aborts in the queue are counted by the next report, not by one of their own.

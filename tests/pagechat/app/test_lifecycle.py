@@ -327,6 +327,8 @@ async def test_a_queue_survives_leaving_and_nothing_of_it_is_sent_unseen(open_ap
         await wait_until(pilot, lambda: "Not sent yet when pagechat was left: enter sends" in screen_text(app))
         assert all(line in screen_text(app) for line in ("queued 1  one", "queued 2  two"))
         assert daemon.asked == []
+        assert app.main.composer.text == "three"  # taken back, and not sent
+        app.main.composer.text = ""
         await pilot.press("enter")
         await wait_until(pilot, lambda: len(app.tabs.active.messages) == 4 and not app.tabs.streaming)
         assert [asked[-1].content for asked in daemon.asked] == ["one", "two"]
@@ -344,4 +346,5 @@ async def test_a_chat_whose_only_prompt_was_taken_back_leaves_no_trace(open_app:
         await app.keeper.flush()
         assert len(app.keeper.store.chats()) == 1
         await pilot.press("up")
+        app.main.composer.text = ""
     assert Store(db).chats() == []

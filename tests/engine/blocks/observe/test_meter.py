@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from engine.blocks.observe.accounting import Accounting
 from engine.blocks.observe.meter import EARLIER, Meter
 from engine.core import EngineCore
-from engine.protocol import BeamParams, EventKind, PoolEvent, UsageReport, decode_reply, encode
-from tests.engine.fakes import make_core, request, run
+from engine.protocol import BeamParams, EventKind, PoolEvent, StepReport, TokenOutput, UsageReport, decode_reply, encode
+from tests.engine.fakes import expected_answer, make_core, request, run
 
 
 def event(kind: EventKind, block: int, seq: int, index: int, source: int = -1, session: str = "") -> PoolEvent:
@@ -261,3 +261,67 @@ def test_tenants_long_gone_are_bounded_too() -> None:
         meter.begin(f"s{number}", f"t{number}")
         meter.end(f"s{number}", f"t{number}")
     assert len(meter.usage(0, 1.0).tenants) <= 3 + 3 + 1
+
+
+# -- what clients are told is what they pay for ------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_answer_that_a_stop_token_ends_pays_for_what_was_told(ahead: bool) -> None:
+    # with steps under way, the step after the stop token was counted too
+    stop = expected_answer([1, 2, 3], 9)[4]
+    core = make_core(64, ahead=ahead)
+    for number in range(5):
+        core.add(request(f"r{number}", [1, 2, 3], 9, stop=(stop,), session=f"chat {number % 2}", tenant="acme"))
+    told = sum(len(output.tokens) for outputs in run(core).values() for output in outputs)
+    assert told == 5 * len(expected_answer([1, 2, 3], 9, stop=(stop,)))
+    report = core.accounting.usage(0)
+    assert sum(session.generated_tokens for session in report.sessions) == told
+    assert [tenant.generated_tokens for tenant in report.tenants] == [told]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    ahead=st.booleans(),
+    num_blocks=st.integers(4, 16),
+    stops=st.lists(st.integers(0, 49), max_size=3, unique=True),
+    operations=st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), st.integers(1, 12), st.integers(1, 3)),
+            st.tuples(st.just("abort"), st.integers(0, 4), st.sampled_from([None, 0, 1])),
+            st.tuples(st.just("step"), st.integers(1, 4), st.none()),
+        ),
+        max_size=25,
+    ),
+)
+def test_generated_tokens_of_usage_are_those_told_after_any_history(
+    ahead: bool, num_blocks: int, stops: list[int], operations: list[tuple[str, int, int | None]]
+) -> None:
+    # given any history of ends by stop tokens, aborts of requests and of single answers, and preemptions
+    core = make_core(num_blocks, 2, ahead=ahead, step_tokens=8)
+    told: dict[str, int] = {}
+    reported = 0
+
+    def hear(outputs: list[TokenOutput], report: StepReport | None) -> None:
+        nonlocal reported
+        for output in outputs:
+            told[output.request_id] = told.get(output.request_id, 0) + len(output.tokens)
+        reported += report.generated_tokens if report else 0
+
+    for number, (operation, amount, other) in enumerate(operations):
+        if operation == "add":
+            core.add(request(str(number), [amount, number % 50], 12, stop=tuple(stops), n=other, session=str(number)))
+        elif operation == "abort":
+            output = core.abort(str(number - amount), other)
+            hear([output] if output else [], None)
+        else:
+            for _ in range(amount):
+                hear(*core.step())
+    for _ in range(1000):
+        if not core.has_work:
+            break
+        hear(*core.step())
+    assert not core.has_work
+    usage = {session.name: session.generated_tokens for session in core.accounting.usage(0).sessions}
+    assert {name: count for name, count in usage.items() if count} == {n: c for n, c in told.items() if c}
+    assert sum(usage.values()) == reported
