@@ -84,7 +84,7 @@ class EchoExecutor:
     def collect(self) -> StepResult:
         time.sleep(float(os.environ.get("FAKE_ENGINE_STEP_S", "0")))
         step = self._step
-        sequences = {s.id: s for request in self.core._requests.values() for s in request.sequences}
+        sequences = {sequence.id: sequence for sequence in self.core.requests.sequences()}
 
         def at(row: int) -> Sequence:
             return sequences[self.core.builder.sequence_in(row)]  # type: ignore[index]
@@ -134,7 +134,7 @@ class Desk(SessionDesk):
             tokens = msgspec.json.decode(Path(command.target).read_bytes(), type=list[int])
         except FileNotFoundError:
             raise SessionMismatch("there is no saved session of this name") from None
-        sequence = self._core.session_sequence(command.session, tokens, command.salt)
+        sequence = self._core.live_sessions.new_sequence(command.session, tokens, command.salt)
         self._core.blocks.admit(sequence, Match())
         if not self._core.blocks.grow(sequence, len(tokens)):
             self._core.blocks.release(sequence)
@@ -239,7 +239,7 @@ def serve(core: EngineCore, io: EngineIO) -> None:
                     if (reply := desk.answer(command)) is not None:
                         io.reply(reply)
                 case ListSessions():
-                    io.reply(SessionList(ticket=command.ticket, sessions=core.session_infos()))
+                    io.reply(SessionList(ticket=command.ticket, sessions=core.live_sessions.infos()))
                 case Ping():
                     io.reply(Pong(ticket=command.ticket))
             command = io.take(0)

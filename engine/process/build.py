@@ -13,7 +13,8 @@ import msgspec
 
 from engine import models
 from engine.core import EngineCore
-from engine.execution.runner import Runner, make_runner
+from engine.execution.make import make_runner
+from engine.execution.runner import Runner
 from engine.process.config import EngineConfig
 from engine.process.memory import choose_host_slots, choose_num_blocks
 from engine.protocol import LoadProgress, ModelInfo

@@ -49,7 +49,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The weights are random, so that speed can be measured with a configuration alone."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of activations, weights and KV. auto: what this device computes fastest; with a CPU's C++ kernels that is float32
-    with KV in bfloat16, and weights as `weights_dtype` says."""
+    with KV in bfloat16, and weights as `weights_dtype` says; on a GPU bfloat16, or float16 for float16 checkpoints."""
     weights_dtype: Literal["auto", "float32", "bf16", "int8", "int4"] = "auto"
     """How a CPU's C++ kernels hold the weights. auto: with dtype auto, 4 bits for those that a 4-bit file has, else 8;
     with dtype float32, as exact as the checkpoint."""

@@ -153,7 +153,7 @@ def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -
         if reply is not None:
             io.reply(reply)
     elif isinstance(command, ListSessions):
-        io.reply(SessionList(ticket=command.ticket, sessions=core.session_infos()))
+        io.reply(SessionList(ticket=command.ticket, sessions=core.live_sessions.infos()))
     elif isinstance(command, Ping):
         io.reply(Pong(ticket=command.ticket))
 

@@ -75,7 +75,7 @@ def _measure_activations(config: EngineConfig, model: LoadedModel) -> int:
 
     Raises ModelError, with the numbers, when already that does not fit.
     """
-    from engine.execution.runner import make_runner
+    from engine.execution.make import make_runner
 
     step_tokens, max_running = config.limits(model.device)
     step, blocks = largest_step(

@@ -52,6 +52,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str = ""
     kernels: str = ""
     """C++, torch or Triton."""
+    kernels_detail: str = ""
+    """On a CPU, for people: which instructions the C++ kernels use and which compiler made them, or why torch's run and
+    what to install."""
 
     @property
     def numbers(self) -> str:

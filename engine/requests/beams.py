@@ -8,12 +8,11 @@ model gives the same sequences. Only the division by the length is in float64, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from engine.protocol import BeamParams
-from engine.requests.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +81,3 @@ class BeamSearch:
         penalty = self.params.length_penalty
         reach = self._max_tokens if self.params.early_stopping == "never" and penalty > 0 else length
         return float(best_running) / reach**penalty > self.finished[-1].score
-
-
-@dataclass(slots=True, eq=False)
-class BeamGroup:
-    """The sequences that are the beams of one request. They decode in lockstep, in one step or in none."""
-
-    search: BeamSearch
-    beams: list[Sequence] = field(default_factory=list)
-
-    @property
-    def ready(self) -> bool:
-        """True when every beam lacks only its newest token, so that all can be computed in the next step."""
-        return all(beam.table and beam.computed == len(beam.tokens) - 1 for beam in self.beams) and not any(
-            beam.children for beam in self.beams
-        )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from engine.protocol import AddRequest, CacheMiss, FinishReason, TokenOutput
-from engine.requests.beams import BeamGroup, BeamSearch
-from engine.requests.sequence import Sequence, common_prefix
+from engine.requests.beams import BeamSearch
+from engine.requests.sequence import BeamGroup, Sequence, common_prefix
 from engine.sessions.residents import Session
 
 

@@ -78,7 +78,7 @@ class SessionDesk:
         return self._transfers.close()
 
     def _fork(self, command: SessionCommand) -> tuple[int, str] | None:
-        tokens = self._core.fork_session(command.session, command.target, command.tokens)
+        tokens = self._core.live_sessions.fork(command.session, command.target, command.tokens)
         if not tokens:
             raise UnknownSession(command.session)
         return tokens, f"{command.target!r} shares {tokens} tokens of {command.session!r}"

@@ -129,7 +129,7 @@ class Transfers:
             raise SessionMismatch(f"session {name!r} has another owner's salt")
         tokens = resident.tokens[: min(resident.computed, resident.known)]
         kv = _host_memory(self._form(), len(tokens))
-        copy = core.session_sequence(name, tokens, resident.salt)
+        copy = core.live_sessions.new_sequence(name, tokens, resident.salt)
         core.blocks.fork(resident, copy, len(tokens))
         self._moving.append(_Save(command, copy, kv))
 
@@ -217,7 +217,7 @@ class Transfers:
     def _take_blocks(self, restore: _Restore) -> None:
         saved, blocks = restore.saved, self._core.blocks
         assert saved is not None
-        sequence = self._core.session_sequence(restore.command.session, saved.tokens, saved.salt)
+        sequence = self._core.live_sessions.new_sequence(restore.command.session, saved.tokens, saved.salt)
         blocks.admit(sequence, Match())
         if blocks.grow(sequence, len(saved.tokens)):
             restore.sequence = sequence

@@ -64,6 +64,9 @@ def as_text(found: Status) -> str:
         model = found.model
         rows.append(("model", f"{model.name} ({model.architecture}, {model.parameters / 1e6:,.0f} M parameters)"))
         rows.append(("runs on", f"{model.device}, {model.numbers}, context {model.max_context:,} tokens"))
+        if model.kernels_detail:
+            which = "C++" if model.kernels == "C++" else f"{model.kernels}, not C++"
+            rows.append(("kernels", f"{which}: {one_line(model.kernels_detail)}"))
     if found.pool:
         rows += _pool_rows(found.pool)
     if found.scheduler:

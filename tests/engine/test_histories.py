@@ -152,7 +152,7 @@ class Histories(RuleBasedStateMachine):
     def fork_session(self, source: str, child: str, tokens: int | None) -> None:
         if source != child:
             before = self.core.blocks.pool.available
-            shared = self.core.fork_session(source, child, tokens)
+            shared = self.core.live_sessions.fork(source, child, tokens)
             assert self.core.blocks.pool.available >= before, "a fork takes no block"
             if shared:
                 resident = self.core.sessions.get(child).resident

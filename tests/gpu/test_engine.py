@@ -12,7 +12,7 @@ import torch
 from engine import models
 from engine.core import EngineCore
 from engine.execution.cuda.runner import CudaRunner
-from engine.execution.runner import make_runner
+from engine.execution.make import make_runner
 from engine.models.loading.load import LoadedModel
 from engine.process.config import EngineConfig
 from engine.protocol import AddRequest, BeamParams, Grammar, SamplingParams

@@ -21,7 +21,7 @@ def after_some_work() -> EngineCore:
     core.add(request("1", [1] * 10, 4, session="a", keep=True))
     core.add(request("2", [2] * 9, 4, session="gone"))
     run(core)
-    core.fork_session("a", "b")
+    core.live_sessions.fork("a", "b")
     core.sessions.pin("b", True)
     return core
 
@@ -52,7 +52,7 @@ def forget_a_resident(core: EngineCore) -> None:
 
 
 def leave_a_sequence(core: EngineCore) -> None:
-    core.blocks.grow(sequence := core.session_sequence("left", [1] * 4, b""), 4)
+    core.blocks.grow(sequence := core.live_sessions.new_sequence("left", [1] * 4, b""), 4)
     core.blocks._track(sequence)
 
 
@@ -73,11 +73,11 @@ def miscount(core: EngineCore) -> None:
 
 
 def leave_one_in_the_queue(core: EngineCore) -> None:
-    core.scheduler.add(core.session_sequence("left", [1] * 4, b""))
+    core.scheduler.add(core.live_sessions.new_sequence("left", [1] * 4, b""))
 
 
 def leave_one_running(core: EngineCore) -> None:
-    core.scheduler.running.append(core.session_sequence("left", [1] * 4, b""))
+    core.scheduler.running.append(core.live_sessions.new_sequence("left", [1] * 4, b""))
 
 
 WRONG: list[Callable[[EngineCore], None]] = [

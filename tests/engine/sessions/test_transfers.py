@@ -228,7 +228,7 @@ class Transferring(RuleBasedStateMachine):
     @rule(source=st.sampled_from(NAMES), child=st.sampled_from(NAMES))
     def fork(self, source: str, child: str) -> None:
         if source != child:
-            self.core.fork_session(source, child)
+            self.core.live_sessions.fork(source, child)
 
     @rule(name=st.sampled_from(NAMES), pinned=st.booleans())
     def pin(self, name: str, pinned: bool) -> None:
