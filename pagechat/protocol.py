@@ -272,7 +272,8 @@ class Status(Message, frozen=True):
 
 
 class Pieces(Message, frozen=True):
-    """The text of each token of a prompt, special ones by their names."""
+    """The text of each token of a prompt, special ones by their names. Together they are the prompt's text: a
+    character of several tokens is the last one's, and those before it have none."""
 
     ticket: int
     pieces: list[str]

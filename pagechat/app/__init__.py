@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import tempfile
@@ -38,11 +39,15 @@ def run(*, run_dir: Path | None, daemon_args: list[str], theme: str | None) -> i
 
 def run_tour(*, daemon_args: list[str], theme: str | None) -> int:
     """The guided tour: a daemon of its own with a small pool, and a history that is gone afterwards."""
-    from pagechat.app.tour import DAEMON_ARGS
-    from pagechat.store import Store
+    from pagechat.app.tour import DAEMON_ARGS, TOUR_TAKEN
+    from pagechat.store import Store, StoreError
 
     if not _theme_exists(theme):
         return 2
+    with contextlib.suppress(StoreError):  # the tour needs no history of its own
+        history = Store()
+        history.remember(TOUR_TAKEN, "yes")
+        history.close()
     with tempfile.TemporaryDirectory(prefix="pagechat-tour-") as folder:
         place = Path(folder)
         store = Store(place / "chats.db")

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
@@ -36,7 +37,8 @@ from pagechat.app.screens.main import MainScreen
 from pagechat.app.servers import Servers
 from pagechat.app.tabs import Tabs
 from pagechat.app.terminal import FEW_COLORS_THEME
-from pagechat.app.tour import Tour
+from pagechat.app.terminal_driver import TerminalDriver
+from pagechat.app.tour import TOUR_TAKEN, Tour
 from pagechat.app.widgets.tour_card import TourCard
 from pagechat.store import Store, StoreError
 from pagechat.text_safety import sanitize
@@ -47,6 +49,7 @@ PROBLEM_S = 20.0
 GC_THRESHOLDS = (20_000, 20, 50)
 """Python's own (700, 10, 10) look for garbage many times a second while answers are drawn: frames make many objects,
 and few cycles."""
+TOUR_COMMAND = (sys.executable, "-c", "from pagechat.cli import app_main; app_main()", "--tour")
 THEMES_S = 2.0
 """How often the user's theme files are looked at."""
 RESTART_S = 1.0
@@ -80,6 +83,8 @@ class PagechatApp(FittedApp, Unending):
         self._open_client = open_client
         self.servers = servers
         self._wanted_theme = theme
+        self.own_keys: dict[str, str] = {}
+        """By command, from keymap.toml."""
         self._letters = Letters()
         self.view = PoolView(self._letters)
         self.keeper = Keeper(store, self._trouble)
@@ -99,8 +104,7 @@ class PagechatApp(FittedApp, Unending):
 
     async def on_mount(self) -> None:
         await self._choose_theme()
-        keys, wrong_keys = keymap.load(keymap.path(), BY_ID)
-        self.set_keymap(keys)
+        wrong_keys = self._take_keymap()
         self.theme_changed_signal.subscribe(self, self._theme_changed)
         self._start(self.keeper.run, lasting=True)
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
@@ -110,6 +114,7 @@ class PagechatApp(FittedApp, Unending):
         self.set_interval(THEMES_S, self._reload_themes)
         # The first screen comes before anything it can do without; and what is told before it is there, nobody sees.
         self.main.call_after_refresh(self._go_on_whatever_happens)
+        self.main.call_after_refresh(self._offer_tour)
         self.main.call_after_refresh(self._connect)
         self.main.call_after_refresh(self._tell_key_problems, wrong_keys)
         self.main.call_after_refresh(self._tell_theme_problems)
@@ -122,6 +127,47 @@ class PagechatApp(FittedApp, Unending):
         if not self._leaving:
             self.notify(text, title=title, severity="error", timeout=PROBLEM_S if title else 10, markup=False)
 
+    def _take_keymap(self) -> list[str]:
+        """The person's own keys; what is wrong with them, in words."""
+        self.own_keys, problems = keymap.load(keymap.path(), BY_ID)
+        self.set_keymap(self.own_keys)
+        for name, keys in self.own_keys.items():
+            if not BY_ID[name].keys:  # Textual changes the keys of what has some
+                for binding in BY_ID[name].bindings(keys=keys):
+                    self.main._bindings.key_to_bindings.setdefault(binding.key, []).append(binding)
+        return [*problems, *keymap.clashes(COMMANDS, self.own_keys)]
+
+    # -- the tour ------------------------------------------------------------------------------
+
+    async def _offer_tour(self) -> None:
+        """To whoever has not taken it."""
+        with contextlib.suppress(StoreError):
+            taken = await self.keeper.call(self.keeper.store.recall, TOUR_TAKEN)
+            self.main.offer_tour(taken is None and self.tour is None)
+
+    def take_tour(self) -> None:
+        """On this terminal, by a program of its own: it has a small pool, and a history that is gone afterwards."""
+        if isinstance(self._driver, TerminalDriver):
+            self.run_worker(self._take_tour(self._driver), group="tour")
+        else:
+            self.notify("pagechat --tour, in a terminal, shows how paging works.", markup=False)
+
+    async def _take_tour(self, driver: TerminalDriver) -> None:
+        with contextlib.suppress(StoreError):
+            await self.keeper.call(self.keeper.store.remember, TOUR_TAKEN, "yes")
+        self.main.offer_tour(False)
+        with driver.lent():
+            process = await asyncio.create_subprocess_exec(*TOUR_COMMAND, "--theme", self.theme, *self._same_model())
+            failed = await process.wait()
+        if failed:
+            self.notify("The tour ended with an error; pagechat --tour tells more.", severity="warning", markup=False)
+
+    def _same_model(self) -> Sequence[str]:
+        """Options of the tour's own daemon, for the model that was asked for here."""
+        args = self.servers.now.args if self.servers is not None else ()
+        at = args.index("--model") if "--model" in args else len(args)
+        return args[at : at + 2]
+
     # -- themes --------------------------------------------------------------------------------
 
     async def _choose_theme(self) -> None:
@@ -133,7 +179,7 @@ class PagechatApp(FittedApp, Unending):
 
     def _tell_key_problems(self, problems: Sequence[str]) -> None:
         for problem in problems:
-            self.notify(problem, title="Keys skipped", severity="warning", timeout=PROBLEM_S, markup=False)
+            self.notify(problem, title="Keys", severity="warning", timeout=PROBLEM_S, markup=False)
 
     def _tell_theme_problems(self) -> None:
         for problem in self._theme_problems:
@@ -286,7 +332,8 @@ class PagechatApp(FittedApp, Unending):
         """Every command of ours; those of the main screen only there."""
         if screen is self.main:
             for command in COMMANDS:
-                keys = f" ({command.shown_keys})" if command.keys else f" (/{command.slash})" if command.slash else ""
+                shown = command.shown_keys(self.own_keys)
+                keys = f" ({shown})" if shown else f" (/{command.slash})" if command.slash else ""
                 run = partial(self.main.action_command, command.id)
                 what = {"undo": self.main.undo.next, "redo": self.main.undo.next_again}.get(command.id)
                 does = f"Now: {what}" if what else command.help
@@ -297,7 +344,7 @@ class PagechatApp(FittedApp, Unending):
 
     def action_help(self) -> None:
         if not isinstance(self.screen, HelpScreen):
-            self.push_screen(HelpScreen())
+            self.push_screen(HelpScreen(self.own_keys))
 
     def action_scroll_chat(self, pages: int) -> None:
         self.main.scroll_chat(pages)
@@ -336,11 +383,14 @@ class PagechatApp(FittedApp, Unending):
         self._tasks.append(asyncio.create_task(leave()))
 
     async def _leave_no_terminal(self) -> None:
-        """The terminal has gone (SIGHUP). Textual would wait for ever to write to it: save, and end without it.
+        """The terminal has gone (SIGHUP), it is said. Textual would wait for ever to write to one that has: give it
+        back, in case it is still there, save, and end without it.
 
         A daemon that this app started ends when it sees our end of its pipe close.
         """
-        if self._driver is not None:
+        if isinstance(self._driver, TerminalDriver):
+            self._driver.give_back_at_once()
+        elif self._driver is not None:
             self._driver.write = lambda data: None  # type: ignore[method-assign]
         if await self._save_all():
             os._exit(128 + signal.SIGHUP)

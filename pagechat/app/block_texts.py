@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pagechat.app.client_api import Client
 from pagechat.app.conversation import Conversation
@@ -12,6 +12,16 @@ from pagechat.client import ClientError
 
 AGAIN_S = 2.0
 """A chat that is being written is not asked about more often than this."""
+
+CUT = "‹…›"
+"""In the text of a block, for the part of a character whose other part is in the next block, or the one before."""
+
+
+def text_of(pieces: Sequence[str], first: int, end: int) -> str:
+    """The text in the tokens `first..end-1`. A token without text has a part of a character that a later one ends."""
+    before = CUT if 0 < first < len(pieces) and not pieces[first - 1] else ""
+    after = CUT if end < len(pieces) and pieces[first:end] and not pieces[end - 1] else ""
+    return before + "".join(pieces[first:end]) + after
 
 
 class BlockTexts:
@@ -40,7 +50,7 @@ class BlockTexts:
             task = asyncio.create_task(self._ask(conversation))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
-        return "".join(pieces[index * block_size : (index + 1) * block_size]) or None
+        return text_of(pieces, index * block_size, (index + 1) * block_size) or None
 
     async def _ask(self, conversation: Conversation) -> None:
         client, version, context = self._client(), conversation.version, conversation.context()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual.app import App
+from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.theme import Theme
@@ -15,7 +16,8 @@ from textual.theme import Theme
 from pagechat.app import plain
 from pagechat.app.harmless import Harmless
 from pagechat.app.plain import AsciiGlyphs
-from pagechat.app.terminal import FEW_COLORS_THEME, lasting, without_colors
+from pagechat.app.terminal import FEW_COLORS_THEME, without_colors
+from pagechat.app.terminal_driver import TerminalDriver, driver_for
 from pagechat.themes import DEFAULT_THEME, our_variables
 
 
@@ -23,6 +25,7 @@ class FittedApp(App[None]):
     """Wears one of our themes from the start; `choose_theme` is for when the terminal is known."""
 
     TITLE = "pagechat"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "suspend_process", "Stop", show=False, priority=True)]
     CSS_PATH: ClassVar = [Path("app.tcss"), Path("screens/main.tcss")]  # at once: a screen's own is read a second time
 
     def __init__(self, themes: Iterable[Theme]) -> None:
@@ -51,5 +54,12 @@ class FittedApp(App[None]):
         filters = super().get_line_filters()
         return [*(without_colors(filters) if self.no_color else filters), *self._own_filters]
 
+    def action_suspend_process(self) -> None:
+        """ctrl+z: back to the shell, until `fg`."""
+        if isinstance(self._driver, TerminalDriver):
+            self._suspend_signal()
+            self._driver.stop_process(group=True)
+            self._resume_signal()
+
     def get_driver_class(self) -> type[Driver]:
-        return lasting(super().get_driver_class())
+        return driver_for(super().get_driver_class())

@@ -49,8 +49,8 @@ class Message:
         self.shown = sanitize(self.content)
 
     def append(self, text: str) -> None:
+        self.shown += sanitize(text, self.content)
         self.content += text
-        self.shown += sanitize(text)
         self.edited()
 
     def end(self, status: MessageStatus, content: str | None = None) -> None:

@@ -15,11 +15,13 @@ from textual._compositor import ChopsUpdate, Compositor
 from textual.geometry import Region, Size
 from textual.strip import Strip
 
+from pagechat.app.drawing import Shielded, lines_of
+
 Chops = list[dict[int, Strip | None]]
 """For each line of the screen: its pieces, by the cells they begin at."""
 
 
-class LaidOutOnce:
+class LaidOutOnce(Shielded):
     """Textual lays the screen out once more whenever the size of a widget, or of what scrolls in it, has come out new.
     Here that says nothing new: it is why the screen was laid out. (A scrollbar that comes or goes asks by itself.)
 
@@ -62,7 +64,7 @@ class FrugalCompositor(Compositor):
                 continue
             top = lines[0]
             crop = Region(left - region.x, top - region.y, shown.width, lines[-1] - top + 1)
-            strips = widget.render_lines(crop)
+            strips = lines_of(widget, crop)
             for y in lines:
                 own = [cut for cut in cuts[y] if left <= cut <= right]
                 missing = wanted[y]

@@ -1,17 +1,25 @@
 """Markdown of answers: which parts of a growing text are finished, and how they look.
 
-Parsing here never interprets HTML and never yields markup: the results are slices of the text, or `Content`. (Textual's
+Parsing here never interprets HTML and never yields markup: the results are slices of the text, or `Rows`. (Textual's
 own Markdown widget makes several widgets of each paragraph, item and fence: a long chat of them takes seconds to open.)
+
+A model may write anything, and a fault in reading it must not cost a person the chat: what cannot be read as Markdown
+is one piece, and is shown as it was written.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 from textual.content import Content
 from textual.style import Style
+
+from pagechat.app.drawing import fallback
+from pagechat.app.rows import EMPTY, Rows, Table, TableRow, TextRow
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -20,6 +28,10 @@ if TYPE_CHECKING:
 THINK, THOUGHT = "<think>", "</think>"
 SKETCH_LIMIT = 8_000
 """Characters. A longer unfinished block is shown as plain text: parsing it ten times a second costs too much."""
+
+
+_LINE_ENDS = re.compile(r"\r\n?|\n")
+"""What the parser counts as lines; splitlines() knows more."""
 
 
 @cache
@@ -35,11 +47,12 @@ def split_blocks(text: str) -> list[str]:
 
     A text that defines link references is one piece: the others would not know them.
     """
-    pieces, references = _cut(text)
+    pieces, references = cut(text)
     return [text] if references else pieces
 
 
-def _cut(text: str) -> tuple[list[str], bool]:
+@fallback(lambda text: ([text] if text else [], True))
+def cut(text: str) -> tuple[list[str], bool]:
     """(the top-level blocks, whether any defines a link reference)."""
     env: dict[str, object] = {}
     tokens = _parser().parse(text, env)
@@ -47,10 +60,7 @@ def _cut(text: str) -> tuple[list[str], bool]:
     starts = [token.map[0] for token in tokens if token.map and token.level == 0 and token.nesting >= 0]
     if len(starts) < 2:
         return ([text] if text else []), references
-    lines = text.split("\n")  # what the parser counts as lines; splitlines() knows more
-    offsets = [0]
-    for line in lines:
-        offsets.append(offsets[-1] + len(line) + 1)
+    offsets = [0, *(found.end() for found in _LINE_ENDS.finditer(text))]
     cuts = [0, *(offsets[start] for start in starts[1:]), len(text)]
     return [text[begin:end] for begin, end in itertools.pairwise(cuts) if begin < end], references
 
@@ -61,9 +71,10 @@ def finished_blocks(text: str) -> list[str]:
     Text that is appended changes the last line, and through it the block it belongs to (`#` is a heading, `#x`
     goes on with the paragraph above). So the blocks are those of the whole lines, and the last of them is left out.
     """
-    return _cut(text[: text.rfind("\n") + 1])[0][:-1]
+    return cut(text[: text.rfind("\n") + 1])[0][:-1]
 
 
+@fallback(lambda text: [])
 def code_blocks(text: str) -> list[str]:
     """The content of all fenced and indented code, in order."""
     return [token.content for token in _parser().parse(text) if token.type in ("fence", "code_block")]
@@ -79,56 +90,68 @@ def split_reasoning(text: str) -> tuple[str | None, str]:
     return thought.strip("\n"), answer.lstrip("\n")
 
 
-def sketch(text: str) -> Content:
+def sketch(text: str) -> Rows:
     """An unfinished block, as cheaply as can be: without colours in code."""
-    return Content(text) if len(text) > SKETCH_LIMIT else draw(text, highlight_code=False)
+    return Rows.of_text(text) if len(text) > SKETCH_LIMIT else draw(text, highlight_code=False)
 
 
-def draw(text: str, *, highlight_code: bool = True) -> Content:
-    """Markdown as one piece of content: headings, lists, quotes, tables, code, emphasis and links."""
+@fallback(lambda text, **options: Rows.of_text(text))
+def draw(text: str, *, highlight_code: bool = True) -> Rows:
+    """Markdown as lines and tables: headings, lists, quotes, tables, code, emphasis and links."""
     painter = _Painter(highlight_code)
     for token in _parser().parse(text):
         painter.take(token)
-    return Content("\n").join(painter.lines) if painter.lines else Content(text)
+    return Rows(painter.rows) if painter.rows else Rows.of_text(text)
+
+
+@dataclass(slots=True)
+class _Lead:
+    """What a quote or a list item puts before its lines."""
+
+    rest: Content
+    first: Content | None = None
+    """Before its very first one, instead; None once that is drawn."""
+    bar: bool = False
+    """It is drawn beside the text, and is no part of it."""
 
 
 class _Painter:
-    """Collects lines, token by token. Quotes and lists put something before each line: `prefix`."""
+    """Collects rows, token by token."""
 
     def __init__(self, highlight_code: bool) -> None:
-        self.lines: list[Content] = []
+        self.rows: list[TextRow | TableRow] = []
         self._highlight = highlight_code
-        self._prefix: list[Content] = []
+        self._leads: list[_Lead] = []
         self._counters: list[int | None] = []
-        self._marker: Content | None = None
-        """What the next line of a list item begins with, instead of its prefix."""
-        self._rows: list[list[Content]] | None = None
+        self._table: list[list[Content]] | None = None
         self._heading = False
 
     def take(self, token: Token) -> None:
         kind = token.type
-        if token.level == 0 and token.nesting >= 0 and self.lines:
-            self.lines.append(Content(""))
+        if token.level == 0 and token.nesting >= 0 and self.rows:
+            self.rows.append(TextRow(EMPTY))
         if kind.endswith("list_open"):
-            self._counters.append(int(token.attrGet("start") or 1) if kind == "ordered_list_open" else None)
+            self._counters.append(_start(token) if kind == "ordered_list_open" else None)
         elif kind.endswith("list_close"):
             self._counters.pop()
         elif kind == "list_item_open":
             self._begin_item()
         elif kind == "list_item_close":
-            self._prefix.pop()
+            if self._leads[-1].first is not None:  # an item may hold nothing
+                self._line(EMPTY)
+            self._leads.pop()
         elif kind == "blockquote_open":
-            self._prefix.append(Content.styled("▎ ", "$accent"))
+            self._leads.append(_Lead(Content.styled("▎ ", "$accent"), bar=True))
         elif kind == "blockquote_close":
-            self._prefix.pop()
+            self._leads.pop()
         elif kind in ("fence", "code_block"):
             self._code(token)
         elif kind == "table_open":
-            self._rows = []
-        elif kind == "tr_open" and self._rows is not None:
-            self._rows.append([])
+            self._table = []
+        elif kind == "tr_open" and self._table is not None:
+            self._table.append([])
         elif kind == "table_close":
-            self._table()
+            self._end_table()
         elif kind == "heading_open":
             self._heading = True
         elif kind == "inline":
@@ -141,12 +164,11 @@ class _Painter:
         marker = "• " if number is None else f"{number}. "
         if number is not None:
             self._counters[-1] = number + 1
-        self._marker = Content.styled(marker, "$accent")
-        self._prefix.append(Content(" " * len(marker)))
+        self._leads.append(_Lead(Content(" " * len(marker)), Content.styled(marker, "$accent")))
 
     def _text(self, content: Content) -> None:
-        if self._rows is not None:
-            self._rows[-1].append(content)
+        if self._table is not None:
+            self._table[-1].append(Content(" ").join(content.split("\n", allow_blank=True)))
             return
         for part in content.split("\n", allow_blank=True):
             self._line(part.stylize("bold $primary") if self._heading else part)
@@ -156,27 +178,42 @@ class _Painter:
         code = token.content.rstrip("\n").expandtabs(4)
         language = token.info.split()[0] if token.info.split() else ""
         content = _highlighted(code, language) if self._highlight and language else Content(code)
+        bar = Content.styled("▏ ", "$frame")
         for line in content.split("\n", allow_blank=True):
-            self._line(Content.assemble(("▏ ", "$frame"), line))
+            self._line(line, bar, verbatim=True)
 
-    def _table(self) -> None:
-        rows = self._rows or []
-        self._rows = None
-        widths = [
-            max(cell.cell_length for cell in column) for column in itertools.zip_longest(*rows, fillvalue=Content(""))
-        ]
-        for number, row in enumerate(rows):
-            cells = [cell.pad_right(width - cell.cell_length) for cell, width in zip(row, widths, strict=False)]
-            line = Content(" │ ").join(cells)
-            self._line(line.stylize("bold") if number == 0 else line)
-            if number == 0:
-                self._line(Content.styled("─┼─".join("─" * width for width in widths), "$frame"))
+    def _end_table(self) -> None:
+        rows, self._table = self._table or [], None
+        if rows:
+            leads = [(first + mark, rest) for first, mark, rest in (self._lead() for _ in rows)]
+            self.rows += Table(rows).table_rows(leads)
 
-    def _line(self, content: Content) -> None:
-        prefix = list(self._prefix)
-        if self._marker is not None:
-            prefix[-1], self._marker = self._marker, None
-        self.lines.append(Content.assemble(*prefix, content) if prefix else content)
+    def _line(self, content: Content, bar: Content = EMPTY, *, verbatim: bool = False) -> None:
+        first, mark, rest = self._lead()
+        if bar:
+            first, mark = first + mark + bar, EMPTY
+        self.rows.append(TextRow(content, first, rest + bar, verbatim, mark))
+
+    def _lead(self) -> tuple[Content, Content, Content]:
+        """(what stands before the next line, the marks of list items behind it, what stands before the lines it is
+        wrapped into)."""
+        first, mark, rest = EMPTY, EMPTY, EMPTY
+        begins = any(lead.first is not None for lead in self._leads)
+        for lead in self._leads:
+            own = lead.rest if lead.first is None else lead.first
+            if lead.bar or not begins:
+                first, mark = first + mark + own, EMPTY
+            else:
+                mark += own
+            rest += lead.rest
+            lead.first = None
+        return first, mark, rest
+
+
+def _start(token: Token) -> int:
+    """The first number of an ordered list."""
+    start = token.attrGet("start")
+    return 1 if start is None else int(start)
 
 
 def _highlighted(code: str, language: str) -> Content:

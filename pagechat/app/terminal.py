@@ -80,13 +80,5 @@ def lasting(driver: type[Driver]) -> type[Driver]:
             file: TextIO | None = getattr(self, "_file", None)
             if file is not None:
                 self._file = LastingTerminal(file)
-            self._watched = False
-
-        def start_application_mode(self) -> None:
-            super().start_application_mode()
-            fileno: int | None = getattr(self, "fileno", None)
-            if fileno is not None and not self._watched:  # it starts again after a suspension
-                self._watched = True
-                watch_for_hangup(fileno)
 
     return Lasting

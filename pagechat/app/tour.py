@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 DAEMON_ARGS = ["--num-blocks", "48", "--block-size", "16", "--max-context", "512"]
 """Small enough that a few chats fill it."""
+TOUR_TAKEN = "tour"
+"""Under this the history remembers that it was taken."""
 LOOK_S = 0.1
 PATIENCE_S = 90.0
 """After this a step that was not seen says so, and the tour may go on."""

@@ -6,7 +6,8 @@ A client gets the pieces of messages it sends itself: nobody is told another cli
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import codecs
+from collections.abc import Awaitable, Callable, Sequence
 
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation
@@ -30,4 +31,14 @@ async def answer(
 def _cut(question: GetPieces, text: ModelText) -> Pieces:
     messages = [{"role": message.role, "content": message.content} for message in question.messages]
     tokens = text.prompt(Conversation(messages=messages, continue_final=question.continue_final))
-    return Pieces(ticket=question.ticket, pieces=[text.token_text(token) for token in tokens])
+    return Pieces(ticket=question.ticket, pieces=texts([text.token_bytes(token) for token in tokens]))
+
+
+def texts(tokens: Sequence[bytes]) -> list[str]:
+    """The text of each of these tokens, which follow each other. A character of several tokens is the last one's, and
+    those before it have none."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    found = [decoder.decode(token) for token in tokens]
+    if found:
+        found[-1] += decoder.decode(b"", final=True)
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -32,27 +32,26 @@ class Command:
     slash: str = ""
     argument: str = ""
     """What may follow the slash command, in a word."""
-    footer: str = ""
-    """Shown at the foot of the screen under this word."""
 
-    @property
-    def shown_keys(self) -> str:
-        """The keys as the help tells them."""
-        return ", ".join(pretty(key) for key in self.keys.split(",")) if self.keys else ""
+    def shown_keys(self, own: Mapping[str, str]) -> str:
+        """The keys as the help tells them. `own`: the person's, by command."""
+        keys = own.get(self.id, self.keys)
+        return ", ".join(pretty(key.strip()) for key in keys.split(",")) if keys else ""
 
-    def bindings(self, prefix: str = "") -> list[Binding]:
-        """One for each key. Those that write nothing go before what a focused input makes of them."""
+    def bindings(self, prefix: str = "", keys: str = "") -> list[Binding]:
+        """One for each key; `keys`: others than its own. Those that write nothing go before what a focused input makes
+        of them."""
         return [
             Binding(
                 key,
                 f"{prefix}command('{self.id}')",
-                self.footer or self.title,
-                show=bool(self.footer) and number == 0,
+                self.title,
+                show=False,
                 key_display=pretty(key),
                 priority=self.place == "anywhere" and (key.startswith(("ctrl+", "alt+")) or _is_function_key(key)),
                 id=self.id,
             )
-            for number, key in enumerate(self.keys.split(","))
+            for key in (keys or self.keys).split(",")
             if key
         ]
 
@@ -74,5 +73,7 @@ def pretty(key: str) -> str:
         "comma": ",",
         "plus": "+",
         "minus": "-",
+        "less_than_sign": "<",
+        "greater_than_sign": ">",
     }
     return "+".join(names.get(part, part) for part in key.split("+"))

@@ -10,6 +10,7 @@ from pagechat.app.commands import (
     candidates,
     chats,
     files,
+    leader,
     memory,
     messages,
     places,
@@ -28,6 +29,7 @@ COMMANDS: tuple[Command, ...] = (
     *priorities.COMMANDS,
     *files.COMMANDS,
     *servers.COMMANDS,
+    *leader.COMMANDS,
     *anywhere.COMMANDS,
 )
 BY_ID = {command.id: command for command in COMMANDS}

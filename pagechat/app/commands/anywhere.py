@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pagechat.app.commands import Command
 from pagechat.app.widgets.tour_card import TourCard
 
 if TYPE_CHECKING:
+    from pagechat.app.app import PagechatApp
     from pagechat.app.screens.main import MainScreen
 
 GROUP = "pagechat"
@@ -36,11 +37,19 @@ def screenshot(screen: MainScreen, argument: str) -> None:
     screen.set_timer(0.1, screen.app.deliver_screenshot)
 
 
+def tour(screen: MainScreen, argument: str) -> None:
+    app = cast("PagechatApp", screen.app)
+    app.take_tour()
+
+
 def tour_next(screen: MainScreen, argument: str) -> None:
     screen.post_message(TourCard.Next())
 
 
 COMMANDS = (
+    Command(
+        "tour", "Guided tour", "How paging works, in seven steps on a small pool of its own", tour, GROUP, slash="tour"
+    ),
     Command("tour.next", "Next step of the tour", "pagechat --tour shows how paging works", tour_next, GROUP, "f8"),
     Command("reconnect", "Try again", "Look for the daemon again, or start one", reconnect, GROUP, "f5"),
     Command("theme", "Theme", "Choose the colours", theme, GROUP, slash="theme", argument="NAME"),
@@ -53,7 +62,6 @@ COMMANDS = (
         GROUP,
         "f1,question_mark",
         slash="help",
-        footer="Help",
     ),
-    Command("quit", "Quit", "Leave pagechat", quit_, GROUP, "ctrl+q", slash="quit", footer="Quit"),
+    Command("quit", "Quit", "Leave pagechat", quit_, GROUP, "ctrl+q", slash="quit"),
 )

@@ -281,7 +281,7 @@ async def _redo(screen: MainScreen) -> None:
 
 
 COMMANDS = (
-    Command("chat.new", "New chat", "Open an empty chat", new, GROUP, "ctrl+n", slash="new", footer="New"),
+    Command("chat.new", "New chat", "Open an empty chat", new, GROUP, "ctrl+n", slash="new"),
     Command(
         "chat.history",
         "Chats",
@@ -291,7 +291,6 @@ COMMANDS = (
         "ctrl+o,ctrl+f",
         slash="search",
         argument="WORDS",
-        footer="Chats",
     ),
     Command(
         "chat.rename",

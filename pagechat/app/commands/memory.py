@@ -48,7 +48,8 @@ def step_block(screen: MainScreen, by: int) -> None:
 
 
 def panel(name: str, screen: MainScreen, argument: str) -> None:
-    screen.set_class(True, "-memory")
+    if not screen.memory_pane.display:
+        screen.to_map()  # what is typed would go to an input that nobody sees
     screen.memory_pane.show_panel(name)
 
 
@@ -109,7 +110,7 @@ COMMANDS = (
     Command(
         "memory.totals", "Totals in words", "For screen readers, and to copy", totals, GROUP, "f6", slash="totals"
     ),
-    Command("memory", "Memory", "To the block map and back", toggle, GROUP, "f3", slash="memory", footer="Memory"),
+    Command("memory", "Memory", "To the block map and back", toggle, GROUP, "f3", slash="memory"),
     *(
         Command(f"memory.{name}", f"Panel: {name}", what, partial(panel, name), GROUP, f"{number}", "map")
         for number, (name, what) in enumerate(PANELS.items(), start=1)
@@ -150,6 +151,10 @@ COMMANDS = (
     Command(
         "memory.zoom_in", "Zoom in", "Letters, then letters with fill",
         lambda screen, _: screen.block_map.action_zoom(1), GROUP, "plus,equals_sign", "map itself",
+    ),
+    Command(
+        "memory.whole", "Whole pool", "All of it, or the part with content as large as it fits",
+        lambda screen, _: screen.block_map.action_whole(), GROUP, "0", "map itself", "whole",
     ),
     Command(
         "memory.zoom_out", "Zoom out", "Two blocks a cell, then all of the pool at once",

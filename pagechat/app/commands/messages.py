@@ -15,6 +15,7 @@ from pagechat.app.screens.facts import FactsScreen
 from pagechat.app.token_spans import end_of
 from pagechat.app.transfer import to_markdown
 from pagechat.app.undo import CannotUndo, exchanged
+from pagechat.app.widgets.completions import Completions
 
 if TYPE_CHECKING:
     from pagechat.app.screens.main import MainScreen
@@ -28,14 +29,21 @@ def choose(screen: MainScreen, argument: str) -> None:
     screen.transcript.step_selection(-1)
 
 
-async def stop(screen: MainScreen, argument: str) -> None:
-    """Stop the answer; without one, back to the input."""
-    conversation = screen.tabs.active
-    if conversation.streaming:
-        if not conversation.stopping:
-            screen.run_worker(conversation.stop(screen.client), group="stop")
-    else:
+def leave(screen: MainScreen, argument: str) -> None:
+    """Out of where the person is: back to the input; there, stop the answer."""
+    offered = screen.query_one(Completions)
+    if screen.focused is not screen.composer:
         screen.to_composer()
+    elif offered.display:
+        offered.offer([])
+    else:
+        stop(screen, argument)
+
+
+def stop(screen: MainScreen, argument: str) -> None:
+    conversation = screen.tabs.active
+    if conversation.streaming and not conversation.stopping:
+        screen.run_worker(conversation.stop(screen.client), group="stop")
 
 
 async def retry(screen: MainScreen, argument: str) -> None:
@@ -206,8 +214,10 @@ COMMANDS = (
         "messages", "Choose a message", "A cursor on the messages, and keys for each", choose, GROUP, "alt+up,f7"
     ),
     Command(
-        "answer.stop", "Stop answer", "Stop it and keep its text; else back to the input", stop, GROUP, "escape",
-        slash="stop", footer="Stop",
+        "leave", "Back to the input", "From messages and map; in the input: stop the answer", leave, GROUP, "escape"
+    ),
+    Command(
+        "answer.stop", "Stop answer", "Stop it and keep its text", stop, GROUP, slash="stop",
     ),
     Command(
         "answer.retry", "Answer again", "Another answer instead of this one", retry, GROUP, "r", "messages", "retry"

@@ -38,11 +38,9 @@ def content(data: PaneData, width: int, height: int) -> Content:
         lines.append(labelled("hash", Content.styled(name[: max(16, width - LABEL)], "$muted")))
     text = _text(data, block)
     if text is not None:
-        room = max(8, width - LABEL)
-        shown = one_line(text)
-        pieces = [shown[start : start + room] for start in range(0, len(shown), room)]
+        pieces = Content.styled(one_line(text), "italic").fold(max(8, width - LABEL))
         for number, piece in enumerate(pieces):
-            lines.append(labelled("" if number else "text", Content.styled(piece, "italic")))
+            lines.append(labelled("" if number else "text", piece))
     return Content("\n").join(lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from rich.cells import set_cell_size
 from textual.content import Content
 
 from pagechat.app.panels import PaneData, cut
@@ -72,13 +73,13 @@ def _line(
     data: PaneData, session: str, state: str, blocks: str, tokens: str, prefill: str, decode: str, timeline: str
 ) -> Content:
     letter = data.view.letters.get(session)
-    name = short(data.name_of(session), 15)
+    name = set_cell_size(short(data.name_of(session), 15), 16)
     chat = next((chat for chat in data.chats if chat.id == session), None)
     mark = "^" if chat is not None and chat.pinned else " "
     priority = f"{chat.priority:+d}" if chat is not None and chat.priority else "0" if chat is not None else ""
     return Content.assemble(
         (letter, f"bold {owner_color(letter)}"),
-        f" {name:<16}",
+        f" {name}",
         (f"{state:<9}{mark}", "$accent" if state in ("prefill", "decode") else "$muted"),
         f"{priority:>4} {blocks:>6} {tokens:>7} {prefill:>8} {decode:>8}  ",
         (timeline, "$accent"),

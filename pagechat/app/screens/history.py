@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -15,6 +16,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from pagechat.app.keeper import Keeper
+from pagechat.app.titles import short
 from pagechat.store import Chat, Hit, StoreError
 from pagechat.store_search import FOUND
 from pagechat.text_safety import sanitize
@@ -124,7 +126,8 @@ class HistoryScreen(ModalScreen[Choice | None]):
 
 def found_line(hit: Hit) -> Content:
     """A found message on one line: its chat, and the words in their place."""
-    parts: list[Content] = [Content.styled(f"{_title(hit.chat)[:24]:>24}  ", "$muted")]
+    title = short(_title(hit.chat), 24)
+    parts: list[Content] = [Content.styled(f"{' ' * (24 - cell_len(title))}{title}  ", "$muted")]
     begin, end = FOUND
     for index, piece in enumerate(sanitize(hit.excerpt).split(begin)):
         found, _, rest = piece.partition(end) if index else ("", "", piece)

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Footer, TextArea
+from textual.widgets import TextArea
 
 from engine.blocks.observe.mirror import MirrorGap
 from engine.protocol import ModelInfo
@@ -23,6 +23,7 @@ from pagechat.app.client_api import Client
 from pagechat.app.commands.all import BY_ID, COMMANDS, completions, parse_slash
 from pagechat.app.commands.messages import record
 from pagechat.app.conversation import Conversation
+from pagechat.app.footer import Entry, Place, entries, fitting, key_of
 from pagechat.app.gauges import Gauges
 from pagechat.app.keeper import Keeper
 from pagechat.app.link import Link, LinkState
@@ -38,9 +39,12 @@ from pagechat.app.undo import Undo
 from pagechat.app.widgets.badge import Badge
 from pagechat.app.widgets.banner import Banner
 from pagechat.app.widgets.block_map import BlockMap
+from pagechat.app.widgets.candidates import Candidates
 from pagechat.app.widgets.completions import Completions
 from pagechat.app.widgets.composer import Composer
+from pagechat.app.widgets.foot import Foot
 from pagechat.app.widgets.memory_pane import MemoryPane
+from pagechat.app.widgets.memory_strip import MemoryStrip
 from pagechat.app.widgets.messages import Prose
 from pagechat.app.widgets.queue_view import QueueView
 from pagechat.app.widgets.tab_bar import Tab, TabBar
@@ -93,6 +97,7 @@ class MainScreen(Screen[None]):
         """At which something was drawn."""
         self._pane_title = ""
         self._code_block: tuple[object, int] = (None, 0)
+        self._tour_offered = False
 
     def attach(self, link: Link) -> None:
         """The connection that answers are asked through."""
@@ -151,6 +156,7 @@ class MainScreen(Screen[None]):
             yield Badge()
         with Horizontal(id="body"):
             with Vertical(id="chat"):
+                yield MemoryStrip(self.view)
                 yield Banner()
                 yield Vertical(id="transcripts")
                 yield QueueView()
@@ -159,7 +165,7 @@ class MainScreen(Screen[None]):
             yield MemoryPane(self.view, id="memory")
         if self._tour_card is not None:
             yield self._tour_card
-        yield Footer(compact=True, show_command_palette=True)
+        yield Foot()
 
     async def on_mount(self) -> None:
         self.composer.focus()
@@ -189,6 +195,7 @@ class MainScreen(Screen[None]):
         transcript = self._transcripts.get(conversation.id)
         if transcript is None:
             transcript = self._transcripts[conversation.id] = Transcript(conversation)
+            transcript.tour_offered = self._tour_offered
             await self.query_one("#transcripts").mount(transcript)
         for chat_id, other in self._transcripts.items():
             other.display = chat_id == conversation.id
@@ -229,6 +236,47 @@ class MainScreen(Screen[None]):
         self.query_one(TabBar).show(tabs, self.tabs.index)
         self.set_class(self.tabs.active.choosing is not None, "-choosing")
         self.query_one(QueueView).sync(self.tabs.active, self.tabs.active.editing is not None, self.composer.size.width)
+        self.show_foot()
+
+    def on_descendant_focus(self) -> None:
+        self.show_foot()
+
+    def show_foot(self) -> None:
+        """The keys of the place where the person is."""
+        foot = self.query_one(Foot)
+        if foot.size.width:
+            found = entries(
+                self.place, streaming=self.tabs.active.streaming, editing=self.tabs.active.editing is not None
+            )
+            foot.tell(fitting(found, self._key_of, foot.size.width))
+
+    @property
+    def place(self) -> Place:
+        """Where the person is."""
+        match self.focused:
+            case Composer():
+                return "input"
+            case Transcript():
+                return "messages"
+            case Candidates():
+                return "candidates"
+            case BlockMap():
+                return "map"
+        return "elsewhere"
+
+    def _key_of(self, entry: Entry) -> str:
+        return entry.keys or key_of(self.own_keys.get(entry.command, BY_ID[entry.command].keys), self.place)
+
+    @property
+    def own_keys(self) -> dict[str, str]:
+        """The person's, by command."""
+        return getattr(self.app, "own_keys", {})
+
+    def offer_tour(self, offered: bool) -> None:
+        """An empty chat names the tour."""
+        self._tour_offered = offered
+        for transcript in self._transcripts.values():
+            transcript.offer_tour(offered)
 
     def _old_tabs(self) -> list[Tab | None]:
         """What the tab bar shows for each conversation now, as far as the tabs stand in the same places."""
@@ -258,6 +306,7 @@ class MainScreen(Screen[None]):
             self._pane_title = title
             pane.border_title = Content(title)
         self.query_one(Badge).sync(self.link_state, self.view.tokens_per_s())
+        self.query_one(MemoryStrip).sync()
 
     def _arrived(self) -> None:
         """There is more to tell of the block under the cursor."""
@@ -283,6 +332,10 @@ class MainScreen(Screen[None]):
     def show_link(self, state: LinkState) -> None:
         if self.is_mounted:
             self.query_one(Banner).show(state)
+
+    @on(MemoryStrip.Wanted)
+    def _memory_wanted(self) -> None:
+        self.to_map()
 
     @on(Banner.Retry)
     def retry_link(self) -> None:
@@ -408,7 +461,9 @@ class MainScreen(Screen[None]):
         """Run a command of `pagechat.app.commands`. What goes wrong in it is told; it raises nothing."""
         self.note_text()
         try:
-            if command_id == "answer.stop" and self.tabs.active.editing is not None:
+            if BY_ID[command_id].place == "messages":
+                self.show_chat()  # what is done to a message is seen
+            if command_id == "leave" and self.tabs.active.editing is not None and self.focused is self.composer:
                 self.composer.remember(self.tabs.active.edit_text)
                 self.end_edit(self.tabs.active)
                 return
@@ -460,6 +515,7 @@ class MainScreen(Screen[None]):
         """Bring a message that a search found into view."""
         message = next((m for m in conversation.messages if m.stored_id == stored_id), None)
         if message is not None:
+            self.show_chat()
             self.transcript.focus()
             await self.transcript.select(message)
 
@@ -479,11 +535,16 @@ class MainScreen(Screen[None]):
     # At once, where `Widget.focus` waits its turn: the next key may have been pressed already.
 
     def to_composer(self) -> None:
-        self.set_class(False, "-memory")
+        self.show_chat()
         self.set_focus(self.composer)
 
     def to_messages(self) -> None:
+        self.show_chat()
         self.set_focus(self.transcript)
+
+    def show_chat(self) -> None:
+        """The chat, where there is room for one of chat and memory."""
+        self.set_class(False, "-memory")
 
     def to_map(self) -> None:
         self.set_class(True, "-memory")
@@ -519,6 +580,8 @@ class MainScreen(Screen[None]):
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self._show_texts)
+        if self.focused is not None and isinstance(self.focused, BlockMap):  # it may be narrow now
+            self.set_class(True, "-memory")
 
     async def leave(self) -> None:
         """Stop what streams, with its text kept. An engine that stands still is not waited for."""

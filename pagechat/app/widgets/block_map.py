@@ -6,6 +6,7 @@ A line shows places (`map_grid.py`); which block stands at a place is a matter o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -19,15 +20,17 @@ from textual.strip import Strip
 
 from pagechat.app.arrangement import ORDERS, Arrangement, Order
 from pagechat.app.commands.all import COMMANDS
+from pagechat.app.drawing import Shielded
 from pagechat.app.pool_view import PoolView
-from pagechat.app.widgets.map_grid import DENSITY, LETTERS, LETTERS_AND_FILL, OVERVIEW, Grid, best_zoom
+from pagechat.app.used_part import UsedPart
+from pagechat.app.widgets.map_grid import DENSITY, LETTERS, LETTERS_AND_FILL, OVERVIEW, Grid, fitting
 from pagechat.app.widgets.map_styles import FILLS, MapStyles, Over, density, look, overview_color
 
 LINES_A_FRAME = 8
 FLASH_GLYPHS = {"copy": "+", "evict": "x", "preempt": "!"}
 
 
-class BlockMap(ScrollView, can_focus=True):
+class BlockMap(Shielded, ScrollView, can_focus=True):
     """Draws a `PoolView`; `sync` redraws what changed. The cursor is on one block."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -39,12 +42,13 @@ class BlockMap(ScrollView, can_focus=True):
         Binding("pagedown", "move(0, 10)", show=False),
         Binding("home", "jump(1)", show=False),
         Binding("end", "jump(-1)", show=False),
-        Binding("s", "next_shared", show=False),
-        Binding("f", "largest_hole", show=False),
-        Binding("o", "order", show=False),
-        Binding("u", "mark_none", show=False),
-        Binding("plus,equals_sign", "zoom(1)", show=False),
-        Binding("minus", "zoom(-1)", show=False),
+        Binding("s", "next_shared", show=False, id="memory.next_shared"),
+        Binding("f", "largest_hole", show=False, id="memory.largest_hole"),
+        Binding("o", "order", show=False, id="memory.order"),
+        Binding("u", "mark_none", show=False, id="memory.unmark"),
+        Binding("plus,equals_sign", "zoom(1)", show=False, id="memory.zoom_in"),
+        Binding("minus", "zoom(-1)", show=False, id="memory.zoom_out"),
+        Binding("0", "whole", show=False, id="memory.whole"),
         *(binding for command in COMMANDS if command.place == "map" for binding in command.bindings("screen.")),
     ]
 
@@ -52,7 +56,7 @@ class BlockMap(ScrollView, can_focus=True):
         """The cursor is on another block."""
 
     class Rearranged(Message):
-        """The blocks stand in another order."""
+        """The blocks stand in another order, or look otherwise."""
 
     def __init__(self, view: PoolView, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -62,6 +66,11 @@ class BlockMap(ScrollView, can_focus=True):
         """Blocks that somebody asked to be shown."""
         self.zoom: int | None = None
         """-1 to 2; None until the size of the pool and of the widget are known."""
+        self.whole = False
+        """All of the pool is shown, also the free rest behind the last block with content."""
+        self._zoomed = False
+        """The zoom is the person's choice."""
+        self._extent = UsedPart(view, self.arrangement)
         self.selected: int | None = None
         self._strips: dict[int, Strip] = {}
         self._densities: dict[int, tuple[str, Style]] = {}
@@ -94,12 +103,16 @@ class BlockMap(ScrollView, can_focus=True):
         """Redraw the lines of the blocks that changed; nothing when none did."""
         if self.view.num_blocks != self._blocks:
             self._blocks = self.view.num_blocks
+            self._extent.forget()
             self.selected = None
             self.marked = frozenset()
             self.arrangement.refresh()
             self._lay_out()
         dirty = self.view.take_dirty()
-        if self.arrangement.refresh() or dirty is None:
+        rearranged = self.arrangement.refresh() or dirty is None
+        if self._extent.grown(dirty) and self._fit():
+            return
+        if rearranged or dirty is None:
             self._redraw()
             return
         lines = self._late | self._changed_lines(dirty)
@@ -137,12 +150,15 @@ class BlockMap(ScrollView, can_focus=True):
     def _draw(self, line: int) -> Strip:
         width, grid = self.size.width, self.grid
         first = grid.first_of_line(line)
-        if first > self.view.num_blocks:
+        if line == grid.lines and self.rest:
+            words = f"{' ' * grid.label_width}· and {self.rest:,} more, all free (0 shows them)"
+            return Strip([Segment(words, self._paint("label"))]).adjust_cell_length(width, self.rich_style)
+        if first > grid.places:
             return Strip.blank(width, self.rich_style)
         parts: list[tuple[str, Style]] = []
         if grid.label_width:
             parts.append((f"{self._label(first):>{grid.label_width - 1}} ", self._paint("label")))
-        parts += self._cells(first, min(first + grid.per_row * grid.group - 1, self.view.num_blocks))
+        parts += self._cells(first, min(first + grid.per_row * grid.group - 1, grid.places))
         segments: list[Segment] = []
         run, run_style = "", parts[0][1]
         for text, style in parts:
@@ -202,7 +218,7 @@ class BlockMap(ScrollView, can_focus=True):
 
     def _half_blocks(self, upper: int) -> tuple[str, Style]:
         """Two places, one above the other."""
-        places = [place for place in (upper, upper + self.grid.per_row) if place <= self.view.num_blocks]
+        places = [place for place in (upper, upper + self.grid.per_row) if place <= self.grid.places]
         blocks = [self.arrangement.block(place) for place in places]
         cells = [*map(self.view.cell, blocks), None][:2]
         over = self._over(*blocks)
@@ -222,7 +238,7 @@ class BlockMap(ScrollView, can_focus=True):
         cached = self._densities.get(first)
         if cached is not None:
             return cached
-        end = min(first + self.grid.group, self.view.num_blocks + 1)
+        end = min(first + self.grid.group, self.grid.places + 1)
         if self.arrangement.order == "id":
             blocks: Sequence[int] = range(first, end)
             found = density(self.view.group(first, end))
@@ -242,13 +258,39 @@ class BlockMap(ScrollView, can_focus=True):
         self._late.clear()
         self.refresh()
 
+    @property
+    def rest(self) -> int:
+        """Free blocks behind the shown ones."""
+        return self.view.num_blocks - self.grid.places
+
     def _lay_out(self) -> None:
         """The pool or the widget has another size."""
-        if self.zoom is None and self.view.num_blocks and self.size.height:
-            self.zoom = best_zoom(self._room, self.view.num_blocks, self.app.no_color)
-        self.grid = Grid.fit(self.zoom, self._room, self.view.num_blocks)
-        self.virtual_size = Size(0, self.grid.lines)
-        self._redraw()
+        if not self._fit():
+            self._redraw()
+
+    def _fit(self) -> bool:
+        """Find the zoom and the part of the pool to show. True when all of it has to be drawn anew, and will be."""
+        room, blocks = self._room, self.view.num_blocks
+        zoom, places = self.zoom, blocks
+        if blocks and self.size.height:
+            used = None if self.whole else self._extent.end
+            chosen = self.zoom if self._zoomed else None
+            zoom, places = fitting(room, blocks, used, chosen, letters_at_least=self.app.no_color)
+        before, grid = self.grid, Grid.fit(zoom, room, places, blocks)
+        if (zoom, grid) == (self.zoom, before):
+            return False
+        rezoomed, reshaped = zoom != self.zoom, replace(grid, places=before.places) != before
+        self.zoom, self.grid = zoom, grid
+        for line in range(min(before.lines, grid.lines) - 1, max(before.lines, grid.lines) + 1):
+            self._strips.pop(line, None)  # a row may have been cut short, and the rest is told behind the last one
+        self.virtual_size = Size(0, grid.lines + (1 if self.rest else 0))
+        if rezoomed or reshaped:
+            self._redraw()
+            self.post_message(self.Rearranged())
+            return True
+        top = max(0, min(before.lines, grid.lines) - 1 - self.scroll_offset.y)
+        self.refresh(Region(0, top, self.size.width, max(1, self.size.height - top)))
+        return False
 
     def on_resize(self, event: events.Resize) -> None:
         self._lay_out()
@@ -266,6 +308,8 @@ class BlockMap(ScrollView, can_focus=True):
         block = max(1, min(block, self.view.num_blocks))
         if not self.view.num_blocks or block == self.selected:
             return
+        if self.arrangement.place(block) > self.grid.places:
+            self.show_whole(True)
         for changed in {block, self.selected or block}:
             self._strips.pop(self.line_of(changed), None)
             self._densities.pop(self._group_at(changed), None)
@@ -286,12 +330,12 @@ class BlockMap(ScrollView, can_focus=True):
             self.select(1)
         else:
             target = self.arrangement.place(self.selected) + (columns + rows * self.grid.per_row) * self.grid.group
-            if 1 <= target <= self.view.num_blocks:
+            if 1 <= target <= self.grid.places:
                 self.select(self.arrangement.block(target))
 
     def action_jump(self, place: int) -> None:
         if self.view.num_blocks:
-            self.select(self.arrangement.block(place if place > 0 else self.view.num_blocks))
+            self.select(self.arrangement.block(place if place > 0 else self.grid.places))
 
     def mark(self, blocks: Iterable[int]) -> None:
         """Show these, and the others in the shade; none: all as they are."""
@@ -304,7 +348,9 @@ class BlockMap(ScrollView, can_focus=True):
     def set_order(self, order: Order) -> None:
         """Show the blocks in another order; the cursor stays on its block."""
         self.arrangement.choose(order)
-        self._redraw()
+        self._extent.forget()
+        if not self._fit():
+            self._redraw()
         if self.selected is not None:
             self._scroll_to_cursor(self.selected)
         self.post_message(self.Rearranged())
@@ -317,10 +363,27 @@ class BlockMap(ScrollView, can_focus=True):
         """To the next zoom, in or out."""
         zoom = max(DENSITY, min(LETTERS_AND_FILL, (LETTERS if self.zoom is None else self.zoom) + step))
         if zoom != self.zoom:
-            self.zoom = zoom
-            self._lay_out()
-            if self.selected is not None:
-                self._scroll_to_cursor(self.selected)
+            self.choose_zoom(zoom)
+
+    def choose_zoom(self, zoom: int) -> None:
+        """This one, whatever fits."""
+        self.zoom, self._zoomed = zoom, True
+        self._refit()
+
+    def show_whole(self, whole: bool) -> None:
+        """All of the pool, or the part with content; at the zoom that fits."""
+        self.whole, self._zoomed = whole, False
+        self._refit()
+
+    def action_whole(self) -> None:
+        self.show_whole(not self.whole)
+
+    def _refit(self) -> None:
+        self.grid = Grid()
+        self._fit()
+        self.post_message(self.Rearranged())
+        if self.selected is not None:
+            self._scroll_to_cursor(self.selected)
 
     def action_next_shared(self) -> None:
         """The next block with several owners, from the cursor on and round again."""

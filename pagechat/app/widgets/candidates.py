@@ -59,7 +59,7 @@ class Candidates(Answer, can_focus=True):
         for number, cell in enumerate(self._cells):
             await cell.sync(number == self.marked)
         keys = f"1 to {len(self._cells)}, or enter on the marked one, picks; the others are kept with it"
-        waits = "esc stops them · " if self.message.growing else ""
+        waits = "esc twice stops them · " if self.message.growing else ""
         self._hint.update(Content.styled(f"{waits}{keys}", "$muted"))
 
     def on_mount(self) -> None:

@@ -29,6 +29,7 @@ class Composer(TextArea):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Send", priority=False),
         *(Binding(key, "newline", "New line", show=False) for key in NEW_LINE),
+        Binding("ctrl+underscore", "undo", show=False),  # ctrl+z stops the app, as elsewhere at a terminal
         Binding("pageup", "app.scroll_chat(-1)", show=False),
         Binding("pagedown", "app.scroll_chat(1)", show=False),
     ]

@@ -6,19 +6,22 @@ from textual.content import Content
 from textual.widgets import Static
 
 from pagechat.app.painting import LaidOutOnce
+from pagechat.app.widgets.passage import Passage
 
 
 class Line(LaidOutOnce, Static):
     def __init__(self, id: str | None = None, *, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes, markup=False)
-        self._shown: Content | None = None
+        self._shown: Content | Passage | None = None
 
-    def show(self, content: Content) -> None:
-        if self._shown is None or not content.is_same(self._shown):
+    def show(self, content: Content | Passage) -> None:
+        before = self._shown
+        same = content.is_same(before) if isinstance(before, Content) and isinstance(content, Content) else False
+        if not same:
             self._shown = content
             self.update(content, layout=self._resizes(content))
 
-    def _resizes(self, content: Content) -> bool:
+    def _resizes(self, content: Content | Passage) -> bool:
         width, height = self.content_size
         if not width:  # not laid out yet, or hidden
             return True

@@ -17,6 +17,8 @@ from textual.geometry import Size
 
 DENSITY, OVERVIEW, LETTERS, LETTERS_AND_FILL = -1, 0, 1, 2
 """The zooms."""
+LEAST_ROWS = 3
+"""Of a map that shows a part of the pool."""
 SCREENS = 8
 """A pool that needs more screens than this at one zoom starts at the one before it."""
 
@@ -37,9 +39,10 @@ class Grid:
     """Places in one line, which has two rows at the overview zoom."""
 
     @classmethod
-    def fit(cls, zoom: int | None, room: Size, places: int) -> Grid:
-        """`zoom` None: none yet; as if of one cell a place."""
-        label_width = _label_width(room, places)
+    def fit(cls, zoom: int | None, room: Size, places: int, blocks: int | None = None) -> Grid:
+        """`zoom` None: none yet; as if of one cell a place. `blocks`: of the pool, which may be more than have places;
+        their numbers need room."""
+        label_width = _label_width(room, blocks or places)
         cell_width = 2 if zoom == LETTERS_AND_FILL else 1
         cells = (room.width - label_width) // cell_width
         per_row = max(1, cells // 8 * 8 if cells >= 8 else cells)
@@ -80,6 +83,36 @@ def best_zoom(room: Size, places: int, letters_at_least: bool) -> int:
     if letters_at_least or width * height * SCREENS >= places:
         return LETTERS
     return OVERVIEW if 2 * width * height * SCREENS >= places else DENSITY
+
+
+def fitting(room: Size, blocks: int, used: int | None, zoom: int | None, *, letters_at_least: bool) -> tuple[int, int]:
+    """(the zoom, how many places to show) for a pool of which the first `used` places hold something.
+
+    What is used is what there is to see: it, and a little of the free rest, is shown as large as it fits. All of the
+    pool is shown when that fits too, when it is only seen from afar, and for `used` None. `zoom`: a person's choice.
+    """
+    if used is None or (zoom is not None and zoom < LETTERS):
+        return (best_zoom(room, blocks, letters_at_least) if zoom is None else zoom), blocks
+    inner = Size(room.width, max(1, room.height - 1))  # the last line tells of the rest
+    found = zoom
+    if found is None:
+        found = best_zoom(room, blocks, letters_at_least)
+        if found == LETTERS_AND_FILL:
+            return found, blocks
+        found = max(found, _largest(inner, blocks, used, letters_at_least))
+    if found < LETTERS:
+        return found, blocks
+    per_row = Grid.fit(found, inner, blocks).per_row
+    rows = max(LEAST_ROWS, -(-used // per_row) + 1)
+    return found, min(blocks, rows * per_row)
+
+
+def _largest(room: Size, blocks: int, used: int, letters_at_least: bool) -> int:
+    """The largest zoom that shows the used places on one screen, or letters on a few."""
+    for zoom in (LETTERS_AND_FILL, LETTERS):
+        if -(-used // Grid.fit(zoom, room, blocks).per_row) + 1 <= room.height:
+            return zoom
+    return best_zoom(room, used, letters_at_least)
 
 
 def _label_width(room: Size, places: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from textual import on
@@ -10,6 +11,7 @@ from textual.containers import Vertical
 from textual.content import Content
 
 from pagechat.app.arrangement import Order
+from pagechat.app.drawing import fallback
 from pagechat.app.panels import NAME, PaneData, flow
 from pagechat.app.panels.all import PANELS
 from pagechat.app.panels.overview import totals_parts
@@ -17,6 +19,7 @@ from pagechat.app.pool_view import PoolView
 from pagechat.app.titles import short
 from pagechat.app.widgets.block_map import BlockMap
 from pagechat.app.widgets.line import Line
+from pagechat.app.widgets.map_grid import DENSITY, LETTERS_AND_FILL, OVERVIEW
 from pagechat.app.widgets.panel_bar import PanelBar
 from pagechat.app.widgets.tab_bar import owner_color
 
@@ -92,30 +95,58 @@ class MemoryPane(Vertical):
         """What the panel is made from may tell more than a moment ago."""
         line = self._line("panel")
         if self._data is not None and line.size.width:
-            line.show(PANELS[self.panel](self._data, line.size.width, line.size.height))
+            line.show(_panel(self.panel, self._data, line.size.width, line.size.height))
 
     def _show_legend(self, data: PaneData) -> None:
         view, line = data.view, self._line("legend")
         owners = sorted((view.letters.get(session), data.name_of(session)) for session in view.sessions())
-        line.show(legend(owners, line.size.width, self.block_map.arrangement.order))
+        line.show(legend(owners, line.size.width, self.block_map.arrangement.order, self.block_map.zoom, seen(view)))
 
     def _line(self, name: str) -> Line:
         return self.query_one(f"#{name}", Line)
 
 
-def legend(owners: list[tuple[str, str]], width: int, order: Order = "id") -> Content:
-    """What the glyphs mean, the order where it is not that of ids, and the letters of the sessions that own blocks."""
-    glyphs = [
-        Content.assemble(("A", "bold $background on $block-shared"), " shared"),
-        Content("▃ filling"),
-        Content.assemble((":", "$block-cached"), " cached"),
-        Content.assemble(("·", "$block-free"), " free"),
-        Content.assemble(("+", "bold $block-cow"), " copied"),
-        Content.assemble(("x", "bold $block-cow"), " evicted"),
-    ]
+@fallback(lambda name, data, width, height: Content.styled("This panel cannot be drawn now.", "$muted"))
+def _panel(name: str, data: PaneData, width: int, height: int) -> Content:
+    return PANELS[name](data, width, height)
+
+
+def seen(view: PoolView) -> set[str]:
+    """What blocks look like now, and what has happened to some of them since the view began."""
+    totals = view.totals()
+    if totals is None:
+        return set()
+    found = {kind for kind in ("shared", "cached", "free") if getattr(totals, kind)}
+    found |= {"owned"} if totals.active else set()
+    found |= {kind for kind in ("copy", "evict") if view.counts[kind]}
+    return found | ({"preempt"} if view.preempted else set())
+
+
+def legend(
+    owners: list[tuple[str, str]], width: int, order: Order = "id", zoom: int | None = None, found: Collection[str] = ()
+) -> Content:
+    """What the glyphs mean that the map shows at this zoom, the order where it is not that of ids, and the letters of
+    the sessions that own blocks. `found`: as `seen` tells."""
+    far, full = zoom in (DENSITY, OVERVIEW), zoom == LETTERS_AND_FILL
+    glyphs = {
+        "owned": Content("▀ two blocks" if zoom == OVERVIEW else "▃ share in use" if far else "▃ filling"),
+        "shared": Content.assemble((" " if far else "A", "bold $background on $block-shared"), " shared"),
+        "cached": Content.assemble((":", "$block-cached"), " cached"),
+        "free": Content.assemble(("·", "$block-free"), " free"),
+        "copy": Content.assemble((" " if far else "+", "bold $background on $block-cow"), " copied"),
+    }
+    if not far:
+        glyphs |= {
+            "evict": Content.assemble(("x", "bold $block-cow"), " evicted"),
+            "preempt": Content.assemble(("!", "bold $block-cow"), " preempted"),
+        }
+    if full:
+        glyphs["owned"] = Content("█▃ how full")
     names = [
         Content.assemble((letter.lower(), f"bold {owner_color(letter)}"), f" {short(name, NAME)}")
         for letter, name in owners
     ]
     ordered = [] if order == "id" else [Content.styled(f"by {order}", "bold $accent")]
-    return flow("legend", [*ordered, *glyphs, *names], width)
+    drawn = {*found, *(["owned"] if full and "shared" in found else [])}  # shared blocks tell how full they are, too
+    shown = [glyph for kind, glyph in glyphs.items() if kind in drawn]
+    return flow("legend", [*ordered, *shown, *names], width)

@@ -15,6 +15,7 @@ from textual.message import Message as Event
 from textual.selection import Selection
 from textual.widgets import Static
 
+from pagechat.app.drawing import failed
 from pagechat.app.message import Message, facts_line
 from pagechat.app.painting import LaidOutOnce
 from pagechat.app.prose import (
@@ -25,6 +26,7 @@ from pagechat.app.prose import (
     split_blocks,
     split_reasoning,
 )
+from pagechat.app.rows import Rows
 from pagechat.app.widgets.line import Line
 from pagechat.app.widgets.passage import Passage
 from pagechat.text_safety import sanitize
@@ -63,7 +65,7 @@ class Answer(LaidOutOnce, Vertical):
         self._chunks: list[list[str]] = []
         self._widgets: list[Prose] = []
         self._reasoning = Line(classes="reasoning")
-        self._tail = Line(classes="tail")
+        self._tail = Tail(classes="tail")
         self._problem = Static(classes="problem", markup=False)
         self._facts = Static(classes="facts", markup=False)
 
@@ -81,8 +83,22 @@ class Answer(LaidOutOnce, Vertical):
         """Draw what is new."""
         if not self.stale:
             return
+        self._drawn = (self.message.version, self.unfolded)
+        try:
+            await self._draw()
+        except Exception as error:
+            failed(error)
+            await self._draw_plainly()
+
+    async def _draw_plainly(self) -> None:
+        """As it was written, with nothing read into it: what is left when that failed."""
+        await self._commit([])
+        self._reasoning.display = False
+        self._tail.display = True
+        self._tail.show(Passage([Rows.of_text(self.message.shown)]))
+
+    async def _draw(self) -> None:
         message = self.message
-        self._drawn = (message.version, self.unfolded)
         streaming = message.status == "streaming"
         thought, text = split_reasoning(message.shown)
         self._show_reasoning(thought, thinking=streaming and THOUGHT not in message.shown)
@@ -107,7 +123,7 @@ class Answer(LaidOutOnce, Vertical):
         await self._commit([*self._pieces, *finished])
         tail = text[done + sum(map(len, finished)) :]
         self._tail.display = bool(tail) or not thinks
-        self._tail.show(sketch(tail) if tail else Content.styled("…", "$muted"))
+        self._tail.show(Passage([sketch(tail)]) if tail else Content.styled("…", "$muted"))
 
     def _show_reasoning(self, thought: str | None, *, thinking: bool) -> None:
         self._reasoning.display = thought is not None
@@ -145,6 +161,13 @@ class Answer(LaidOutOnce, Vertical):
         self._chunks = chunks
         if fresh:
             await self.mount_all(fresh, before=self._tail)
+
+
+class Tail(Line):
+    """The end of an answer that is being written."""
+
+    def get_selection(self, selection: Selection) -> tuple[str, str]:
+        return selection.extract(str(self.visual)), "\n"
 
 
 class Prose(LaidOutOnce, Static):

@@ -7,8 +7,10 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
+from pagechat.app.drawing import Shielded
 
-class PanelBar(Widget):
+
+class PanelBar(Shielded, Widget):
     class Chosen(Message):
         def __init__(self, name: str) -> None:
             super().__init__()

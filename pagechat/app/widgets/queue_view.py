@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 
 from pagechat.app.conversation import Conversation
+from pagechat.app.titles import short
 from pagechat.app.widgets.line import Line
 from pagechat.text_safety import sanitize
 
@@ -20,7 +21,7 @@ class QueueView(Line):
     def sync(self, conversation: Conversation, editing: bool, width: int) -> None:
         lines: list[Content] = []
         for number, text in enumerate(conversation.queue[:MOST], start=1):
-            shown = " ".join(sanitize(text[: 4 * width]).split())[: max(8, width - 14)]
+            shown = short(" ".join(sanitize(text[: 4 * width]).split()), max(8, width - 14))
             lines.append(Content.assemble((f"queued {number}  ", "$accent"), shown))
         if len(conversation.queue) > MOST:
             lines.append(Content.styled(f"and {len(conversation.queue) - MOST:,} more", "$muted"))

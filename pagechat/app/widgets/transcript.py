@@ -52,6 +52,8 @@ class Transcript(LaidOutOnce, VerticalScroll):
         super().__init__(can_focus=True)
         self.conversation = conversation
         self.selected: Message | None = None
+        self.tour_offered = False
+        """While the chat is empty."""
         self._begin = _window(conversation.messages, len(conversation.messages))
         """Index of the first mounted message."""
         self._mounted: list[Message] = []
@@ -219,13 +221,18 @@ class Transcript(LaidOutOnce, VerticalScroll):
         self._begin += excess
         self._mounted = self._mounted[excess:]
 
+    def offer_tour(self, offered: bool) -> None:
+        self.tour_offered = offered
+        self._describe()
+
     def _describe(self) -> None:
         self._earlier.display = self._begin > 0
         self._earlier.show(Content(f"↑ {self._begin:,} earlier messages (page up, or click)"))
         self._welcome.display = not self.conversation.messages
         if not self.conversation.messages:
             hint = "\nAs the answer grows, the map fills with the blocks it takes."
-            self._welcome.show(Content.assemble(("Ask something.", "bold"), (hint, "$muted")))
+            tour = "\nNew here? /tour shows how it works." if self.tour_offered else ""
+            self._welcome.show(Content.assemble(("Ask something.", "bold"), (hint, "$muted"), (tour, "$accent")))
 
 
 class Messages(LaidOutOnce, Vertical):

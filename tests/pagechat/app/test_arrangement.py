@@ -78,7 +78,7 @@ def test_blocks_move_now_and_then_not_with_every_change() -> None:
 async def test_the_cursor_names_the_block_it_stands_on_in_every_order() -> None:
     app = MapApp(200)
     async with app.run_test(size=(50, 20)) as pilot:
-        app.map.zoom = 1
+        app.map.choose_zoom(1)
         for name in ("b", "a"):
             app.ask(name, list(name.encode()) * 50, 5)
             app.step()
@@ -86,14 +86,13 @@ async def test_the_cursor_names_the_block_it_stands_on_in_every_order() -> None:
         for order in ("id", "owner", "age"):
             app.map.set_order(order)
             for zoom in (-1, 0, 1, 2):
-                app.map.zoom = zoom
-                app.map._lay_out()
+                app.map.choose_zoom(zoom)
                 for block in (1, 7, 12, 90, 200):
                     y = app.map.line_of(block)
                     row = [app.map.block_at(x, y) for x in range(app.map.grid.label_width, 50)]
                     assert block in row or any(found and abs(found - block) < app.map.grid.group for found in row), zoom
         # moving goes by places: from the first place to the second, whichever blocks stand there
-        app.map.zoom = 1
+        app.map.choose_zoom(1)
         app.map.set_order("age")
         app.map.action_jump(1)
         assert app.map.selected == app.map.arrangement.block(1)

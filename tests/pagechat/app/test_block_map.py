@@ -16,13 +16,13 @@ from pagechat.app.widgets.block_map import LINES_A_FRAME, BlockMap
 from pagechat.app.widgets.map_grid import DENSITY
 from pagechat.app.widgets.map_styles import FILLS
 from tests.engine.fakes import ContentExecutor
-from tests.pagechat.app.waiting import wait_until
+from tests.pagechat.app.waiting import screen_text, wait_until
 
 
 class MapApp(App[None]):
     CSS = "BlockMap { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }"
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, whole: bool = True) -> None:
         super().__init__()
         self.core = EngineCore(
             ContentExecutor(num_blocks, 16), num_blocks=num_blocks, block_size=16, max_context=10**6, vocab_size=256
@@ -30,6 +30,7 @@ class MapApp(App[None]):
         self.view = PoolView(Letters())
         self.view.reset(self.core.snapshot(1))
         self.map = BlockMap(self.view)
+        self.map.whole = whole
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         names = [
@@ -85,8 +86,7 @@ async def test_the_map_is_the_mirror_after_every_step() -> None:
     app = MapApp(200)
     rng = random.Random(5)
     async with app.run_test(size=(50, 20)) as pilot:
-        app.map.zoom = 1
-        app.map._lay_out()
+        app.map.choose_zoom(1)
         shared = [rng.randrange(256) for _ in range(40)]
         for number in range(60):
             if number % 6 == 0:
@@ -133,8 +133,7 @@ async def test_one_new_block_redraws_its_line_only() -> None:
 async def test_a_click_selects_the_block_under_it(zoom: int, cells: int) -> None:
     app = MapApp(200)
     async with app.run_test(size=(50, 20)) as pilot:
-        app.map.zoom = zoom
-        app.map._lay_out()
+        app.map.choose_zoom(zoom)
         await pilot.click(BlockMap, offset=(app.map.grid.label_width + 3 * cells, 1))
         assert app.map.selected == app.map.grid.per_row + 4
 
@@ -142,8 +141,7 @@ async def test_a_click_selects_the_block_under_it(zoom: int, cells: int) -> None
 async def test_arrows_move_the_cursor_and_the_view_follows() -> None:
     app = MapApp(2000)
     async with app.run_test(size=(50, 10)) as pilot:
-        app.map.zoom = 1
-        app.map._lay_out()
+        app.map.choose_zoom(1)
         app.map.focus()
         await pilot.press("right", "right", "down")
         assert app.map.selected == 2 + app.map.grid.per_row
@@ -196,7 +194,7 @@ async def test_a_resize_keeps_the_map_right() -> None:
     async with app.run_test(size=(80, 20)) as pilot:
         app.ask("a", [1] * 100, 3)
         app.step()
-        app.map.zoom = 1
+        app.map.choose_zoom(1)
         for width, height in ((40, 10), (11, 3), (120, 40), (9, 2)):
             await pilot.resize_terminal(width, height)
             app.map.sync()
@@ -278,8 +276,7 @@ async def test_the_cursor_jumps_to_shared_blocks_and_to_the_largest_hole() -> No
 async def test_a_map_that_changes_everywhere_is_drawn_in_turns() -> None:
     app = MapApp(2000)
     async with app.run_test(size=(50, 40)) as pilot:
-        app.map.zoom = 1
-        app.map._lay_out()
+        app.map.choose_zoom(1)
         app.map.sync()
         await pilot.pause()
         app.ask("a", [1] * 16 * 1000, 2)
@@ -297,3 +294,64 @@ async def test_a_map_that_changes_everywhere_is_drawn_in_turns() -> None:
             await pilot.pause()
         assert glyphs(app.map) == expected(app.view)
         assert set(range(25)) <= set(drawn)  # 1,000 of 2,000 blocks, 40 a line
+
+
+# -- the part that is used -----------------------------------------------------------------------
+
+
+async def test_a_large_pool_shows_what_is_used_and_tells_of_the_rest() -> None:
+    app = MapApp(5800, whole=False)
+    async with app.run_test(size=(64, 24)) as pilot:
+        app.ask("a", [1] * 100, 3)
+        app.step()
+        app.map.sync()
+        await pilot.pause()
+        # seven blocks of 5,800: letters with their fill, three rows, and how many more there are
+        assert app.map.zoom == 2
+        assert app.map.grid.lines == 3
+        text = screen_text(app)
+        assert f"and {5800 - app.map.grid.places:,} more, all free" in text
+        assert text.splitlines()[0].split()[1].startswith("a█a█a█a█a█a█a▂")
+        # all of the pool is a key away
+        app.map.focus()
+        await pilot.press("0")
+        assert app.map.grid.places == 5800
+        assert "more, all free" not in screen_text(app)
+        await pilot.press("0")
+        assert app.map.grid.places < 100
+
+
+async def test_the_shown_part_grows_with_what_is_used_and_zooms_out_when_it_has_to() -> None:
+    app = MapApp(5800, whole=False)
+    async with app.run_test(size=(64, 14)) as pilot:
+        zooms, lines = [], []
+        for number in range(40):
+            app.ask(f"c{number}", [number] * 16 * 20, 1)
+            app.step()
+            app.map.sync()
+            await pilot.pause()
+            zooms.append(app.map.zoom)
+            lines.append(app.map.grid.lines)
+            last = max(
+                block for block in range(1, 5801) if app.view.mirror.refs[block] or block in app.view.mirror.cached
+            )
+            assert app.map.grid.places > last
+        assert zooms == sorted(zooms, reverse=True)
+        assert (zooms[0], zooms[-1]) == (2, 1)
+        assert min(lines) >= 3
+
+
+async def test_a_block_behind_the_shown_part_can_be_picked() -> None:
+    app = MapApp(5800, whole=False)
+    async with app.run_test(size=(64, 24)):
+        app.map.sync()
+        app.map.select(5000)
+        assert app.map.selected == 5000
+        assert app.map.grid.places == 5800
+
+
+async def test_a_pool_that_fits_at_its_largest_is_shown_whole() -> None:
+    app = MapApp(200, whole=False)
+    async with app.run_test(size=(64, 24)):
+        app.map.sync()
+        assert (app.map.zoom, app.map.grid.places, app.map.rest) == (2, 200, 0)

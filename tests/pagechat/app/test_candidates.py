@@ -87,7 +87,7 @@ async def test_stopped_answers_keep_their_text_and_survive_leaving(open_app: Ope
         await command(app, pilot, "/several 2 Go")
         daemon.go(2)
         await wait_until(pilot, lambda: "answer 1 and" in rendered(app))
-        await pilot.press("escape")
+        await pilot.press("escape", "escape")  # out of the answers, and then to stop them
         await wait_until(pilot, lambda: not app.tabs.streaming)
         assert [one.status for one in app.tabs.active.messages[-1].candidates] == ["stopped", "stopped"]
     async with open_app(FakeDaemon()) as (app, pilot):

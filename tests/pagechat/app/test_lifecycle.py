@@ -201,7 +201,7 @@ async def test_a_locked_history_is_told_and_the_chat_goes_on(
 
 
 async def test_help_lists_keys_and_legend(open_app: OpenApp) -> None:
-    async with open_app(FakeDaemon(), size=(120, 114)) as (app, pilot):
+    async with open_app(FakeDaemon(), size=(120, 160)) as (app, pilot):
         await pilot.press("f1")
         await wait_until(pilot, lambda: isinstance(app.screen, HelpScreen))
         assert all(word in screen_text(app) for word in ("ctrl+n", "cached: no owner", "ctrl+q"))

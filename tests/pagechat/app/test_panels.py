@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
+
 from engine.core import EngineCore
 from engine.protocol import AddRequest, Preemption, SamplingParams, ShadowStatus, StepReport
+from pagechat.app.block_texts import text_of
 from pagechat.app.conversation import Conversation
 from pagechat.app.gauges import Gauges
 from pagechat.app.letters import Letters
@@ -82,6 +85,27 @@ def test_the_inspector_tells_owners_fill_age_and_text() -> None:
     assert "changed 2 min ago" in text
     assert "half␛[2J a [/page]↵" in text
     assert "9 · free: no content" in block.content(pool.data(selected=9), 120, 11).plain
+
+
+def test_wide_letters_are_as_wide_as_they_are() -> None:
+    pool = Pool(text="使用分页内存管理的键值缓存可以让许多对话共享同一个内存池" * 3)
+    pool.chats = [Conversation(id="essay", title="essay"), Conversation(id="分页内存管理的键值缓存", title="x")]
+    pool.run("分页内存管理的键值缓存", 40, 4)
+    pool.run("essay", 40, 4)
+    shown = block.content(pool.data(selected=1), 60, 20).plain
+    assert all(cell_len(line) <= 60 for line in shown.split("\n")[-3:])
+    assert pool.text in "".join(line[11:] for line in shown.split("\n")[-4:])
+    _, first, second, *_ = requests.content(pool.data(), 120, 11).plain.split("\n")
+    columns = [cell_len(line[: line.index(" 0 ")]) for line in (first, second)]
+    assert columns[0] == columns[1]
+    assert cell_len(first) == cell_len(second)
+
+
+def test_a_character_that_two_blocks_share_is_marked_in_both() -> None:
+    pieces = ["a", "", "使", "b", "", "", "👩", "c"]
+    assert [text_of(pieces, first, first + 2) for first in (0, 2, 4, 6)] == ["a‹…›", "‹…›使b", "‹…›", "‹…›👩c"]
+    assert text_of(pieces, 8, 10) == ""
+    assert text_of(["a", "b", "c"], 0, 2) == "ab"
 
 
 def test_the_table_is_logical_to_physical_and_marks_what_is_shared() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from textual.content import Content
 from textual.geometry import Offset
 from textual.selection import Selection
 from textual.strip import Strip
@@ -10,6 +9,7 @@ from textual.style import Style
 from textual.visual import RenderOptions
 
 from pagechat.app.prose import draw
+from pagechat.app.rows import Rows
 from pagechat.app.widgets.passage import Passage
 
 PIECES = [
@@ -26,7 +26,7 @@ def style_of(style: str | Style) -> Style:
     return style if isinstance(style, Style) else Style.parse("bold")
 
 
-def render(visual: Passage | Content, selection: Selection | None = None) -> list[Strip]:
+def render(visual: Passage, selection: Selection | None = None) -> list[Strip]:
     options = RenderOptions(style_of, {}, selection, Style.parse("reverse"))
     return visual.render_strips(WIDTH, None, Style(), options)
 
@@ -35,7 +35,7 @@ def places(strips: list[Strip]) -> list[list[tuple[str, object]]]:
     return [[(segment.text, segment.style.meta.get("offset")) for segment in strip] for strip in strips]  # type: ignore[union-attr]
 
 
-def drawn() -> list[Content]:
+def drawn() -> list[Rows]:
     return [draw(piece, highlight_code=False) for piece in PIECES]
 
 
@@ -45,9 +45,25 @@ def test_growing_gives_the_lines_and_places_of_the_whole() -> None:
         passage.extend([piece])
         lines = render(passage)
         assert passage.get_height({}, WIDTH) == len(lines)
-    assert [line.text for line in lines] == [line.text for line in render(passage.whole)]
-    assert places(lines) == places(render(passage.whole))
-    assert str(passage) == str(Content("\n\n").join(drawn()))
+    at_once = render(Passage(drawn()))
+    assert [line.text for line in lines] == [line.text for line in at_once]
+    assert places(lines) == places(at_once)
+    assert str(passage) == "\n\n".join(piece.plain for piece in drawn())
+
+
+def test_every_place_is_where_the_text_says() -> None:
+    """So that what is selected with the mouse is what is copied: bars and spaces before a line are no part of it."""
+    passage = Passage(drawn())
+    text = str(passage).split("\n")
+    found: dict[int, str] = {}
+    for line in render(passage):
+        for segment in line:
+            x, y = segment.style.meta["offset"]  # type: ignore[union-attr]
+            if text[y][x : x + len(segment.text)] == segment.text:
+                found[y] = found.get(y, "") + segment.text
+    assert {y: line.replace(" ", "") for y, line in found.items() if line.strip()} == {
+        y: line.replace(" ", "") for y, line in enumerate(text) if line
+    }
 
 
 def test_what_stands_is_not_rendered_again() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagechat.client import AsyncEngineClient, RequestFailed
-from pagechat.daemon import text
+from pagechat.daemon import pieces, text
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation
 from pagechat.daemon.prompt import ChatTokenizer
@@ -67,3 +67,11 @@ async def test_the_first_token_that_missed_is_told_by_its_number(client: AsyncEn
     one, other = await client.pieces(before), await client.pieces(now)
     first_difference = next(index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
     assert finished.miss_position == first_difference
+
+
+def test_a_character_of_several_tokens_is_the_last_ones() -> None:
+    tokens = ["使".encode()[:1], "使".encode()[1:] + b"a", " 用".encode(), "👩".encode()[:2], "👩".encode()[2:3]]
+    assert pieces.texts([*tokens, "👩".encode()[3:]]) == ["", "使a", " 用", "", "", "👩"]
+    assert pieces.texts(tokens) == ["", "使a", " 用", "", "\ufffd"]
+    assert pieces.texts([b"a\xff", b"b"]) == ["a\ufffd", "b"]
+    assert pieces.texts([]) == []
