@@ -36,10 +36,12 @@ from pagechat.daemon.requests import Answer, Receiver, Request, Requests
 from pagechat.daemon.sessions import MAX_NAME
 from pagechat.daemon.supervisor import Supervisor
 from pagechat.protocol import Accepted, Delta, Failed, Stopping
+from pagechat.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
 _TEXT_THREADS = 2
+_INTERNAL_WORDS = "the daemon failed on this request; its log says more"
 
 
 class Answering:
@@ -55,6 +57,7 @@ class Answering:
         self._text_path = ""
         self._threads = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text")
         self._preparing: set[asyncio.Task[None]] = set()
+        self._faults = Seldom()
 
     # -- from whoever asks -----------------------------------------------------------------------
 
@@ -127,7 +130,7 @@ class Answering:
             self._fail(request, error)
         except Exception:
             log.exception("request of session %.80r failed", request.wants.session)
-            self._fail(request, RequestError("internal", "the daemon failed on this request; its log says more"))
+            self._fail(request, RequestError("internal", _INTERNAL_WORDS))
 
     def _start(self, request: Request, prompt: list[int]) -> None:
         wants = request.wants
@@ -184,18 +187,23 @@ class Answering:
             request = self.requests.of_engine(output.request_id)
             if request is None:
                 continue  # ended here already: cancelled, stopped by a stop string, or its client has gone
-            if output.finish_reason == "error":
-                self._fail(request, RequestError(output.code or "internal", output.message, output.param))
-            else:
-                self._advance(request, output, now)
+            try:
+                if output.finish_reason == "error":
+                    self._fail(request, RequestError(output.code or "internal", output.message, output.param))
+                else:
+                    self._advance(request, output, now)
+            except Exception:  # the tokens of the others in this step are still to be told
+                self._give_up(request)
 
     def on_lost_engine(self, words: str) -> None:
         for request in self.requests:
-            if request.started:
-                self._fail(
-                    request,
-                    RequestError("engine_died", f"{words}, after {request.completion_tokens} tokens of this answer"),
-                )
+            if not request.started:
+                continue
+            said = f"{words}, after {request.completion_tokens} tokens of this answer"
+            try:
+                self._fail(request, RequestError("engine_died", said))
+            except Exception:
+                self._give_up(request)
 
     def _advance(self, request: Request, output: TokenOutput, now: float) -> None:
         if output.miss is not None:
@@ -248,6 +256,20 @@ class Answering:
         request.receiver.send(
             Failed(request_id=request.client_request_id, code=error.code, message=error.message, param=error.param)
         )
+
+    def _give_up(self, request: Request) -> None:
+        """In an exception's handler: this request ends, and no other is harmed."""
+        self._faults.exception(log, "request of session %.80r failed", request.wants.session)
+        started = request.started
+        try:
+            if started:
+                self._supervisor().send(AbortRequest(request_id=request.engine_id))
+            self.requests.remove(request)
+            request.receiver.send(
+                Failed(request_id=request.client_request_id, code="internal", message=_INTERNAL_WORDS)
+            )
+        except Exception:
+            self._faults.exception(log, "and could not be told so")
 
     def _release(self, request: Request, *, abort: bool) -> None:
         self.requests.remove(request)
