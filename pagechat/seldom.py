@@ -1,4 +1,4 @@
-"""Log lines that somebody else can cause, written seldom: the first at once, then one every few seconds with a count."""
+"""Log lines that somebody else can cause, written seldom: the first at once, then one at most every few seconds."""
 
 from __future__ import annotations
 
