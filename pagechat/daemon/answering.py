@@ -29,7 +29,8 @@ from engine.protocol import (
 )
 from pagechat.daemon import text
 from pagechat.daemon.errors import RequestError
-from pagechat.daemon.generation import Generation, Prompt
+from pagechat.daemon.generation import Generation, Prompt, is_large
+from pagechat.daemon.heavy import Heavy
 from pagechat.daemon.misses import describe
 from pagechat.daemon.observer import Observer
 from pagechat.daemon.requests import Answer, Receiver, Request, Requests
@@ -58,6 +59,8 @@ class Answering:
         self._threads = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text")
         self._preparing: set[asyncio.Task[None]] = set()
         self._faults = Seldom()
+        self.heavy = Heavy()
+        """For what grows with what a client sends."""
 
     # -- from whoever asks -----------------------------------------------------------------------
 
@@ -98,10 +101,12 @@ class Answering:
             self._release(request, abort=True)
         return theirs
 
-    async def tokens(self, prompt: Prompt) -> list[int]:
+    async def tokens(self, prompt: Prompt, tenant: str = "") -> list[int]:
         """Token ids of a prompt, once the engine is ready. Raises RequestError."""
         await self._supervisor().ready()
         assert self.text is not None
+        if is_large(prompt):
+            return await self.heavy.run(tenant, self.text.prompt, prompt)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self.text.prompt, prompt)
 
@@ -120,10 +125,11 @@ class Answering:
         for task in list(self._preparing):
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self.heavy.close()
 
     async def _prepare(self, request: Request) -> None:
         try:
-            prompt = await self.tokens(request.wants.prompt)
+            prompt = await self.tokens(request.wants.prompt, request.wants.tenant)
             await self._supervisor().ready()  # the engine may be another one by now
             self._start(request, prompt)
         except RequestError as error:
