@@ -34,3 +34,24 @@ class Seldom:
     def exception(self, logger: logging.Logger, words: str, *values: Any) -> None:
         """In an exception's handler: an error, with the exception."""
         self.log(logger, logging.ERROR, words, *values, exc_info=True)
+
+
+class SeldomFilter(logging.Filter):
+    """For a logger of others: each of its lines seldom, whatever the values in it."""
+
+    _MOST = 64
+    """Different lines that are told apart."""
+
+    def __init__(self, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._every_s, self._clock = every_s, clock
+        self._next: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now, line = self._clock(), str(record.msg).partition("\n")[0]
+        if now < self._next.get(line, now):
+            return False
+        if len(self._next) >= self._MOST:
+            self._next.clear()
+        self._next[line] = now + self._every_s
+        return True

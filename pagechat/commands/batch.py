@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import sys
 import time
 from collections.abc import Iterator
@@ -172,6 +173,7 @@ class _Asking:
             headers={"authorization": f"Bearer {key}"} if key else {},
             timeout=httpx2.Timeout(None, connect=10),  # an answer takes as long as it takes
             limits=limits,
+            verify=ssl.create_default_context(),
             trust_env=False,  # no proxy stands between this machine and itself
         ) as http:
             with _progress(len(lines)) as progress:
@@ -201,7 +203,7 @@ class _Asking:
             try:
                 response = await http.post(line.url, content=content, headers={"content-type": "application/json"})
                 body = response.json()
-            except (httpx2.TransportError, ValueError) as error:  # ValueError: it is no JSON
+            except (httpx2.HTTPError, ValueError) as error:  # ValueError: it is no JSON
                 failures += 1
                 if failures == _ATTEMPTS and isinstance(error, httpx2.ConnectError):
                     self.gone = self.gone or str(error)
