@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pagechat.daemon.http.kept import MOST_OF_ALL
 from pagechat.daemon.http.keys import Key
+from pagechat.daemon.http.rates import Rates
 from pagechat.daemon.http.refusal import ApiError
 
 
@@ -35,6 +36,7 @@ class Admission:
         """Log probabilities that requests keep until they are answered."""
         self._on_refusal = on_refusal
         self._of_key: Counter[str] = Counter()
+        self.rates = Rates(on_refusal)
 
     def enter(self, key: Key, answers: int) -> Ticket:
         """Raises ApiError 429; 400 for what could never be let in."""
@@ -51,7 +53,7 @@ class Admission:
             )
         words = f"{self.waiting:,} answers wait to begin and this request asks for {answers}"
         self._check("queue_requests", answers, self.waiting, self.limits.waiting, words)
-        return Ticket(self, key.name, answers)
+        return Ticket(self, key, answers)
 
     def count(self, name: str, answers: int) -> None:
         self._of_key[name] += answers
@@ -83,17 +85,19 @@ class Admission:
 class Ticket:
     """One request that was let in."""
 
-    def __init__(self, admission: Admission, name: str, answers: int) -> None:
-        self._admission, self.tenant, self._answers = admission, name, answers
+    def __init__(self, admission: Admission, key: Key, answers: int) -> None:
+        self._admission, self._key, self._answers = admission, key, answers
+        self.tenant = key.name
         self._waiting = answers
         self._tokens = 0
         self.kept = 0
         """Log probabilities."""
-        admission.count(name, answers)
+        admission.count(key.name, answers)
         admission.wait(answers, 0)
 
     def has_prompt(self, tokens: int) -> None:
-        """Its prompts take so many tokens. Raises ApiError 429."""
+        """One of its prompts takes so many tokens. Raises ApiError 429."""
+        self._admission.rates.prompt(self._key, tokens)
         self._admission.wait(0, tokens)
         self._tokens += tokens
 
@@ -101,6 +105,10 @@ class Ticket:
         """It keeps so many log probabilities until it is closed. Raises ApiError 429."""
         self._admission.keep(numbers)
         self.kept += numbers
+
+    def answered(self, tokens: int) -> None:
+        """So many tokens have been made for it."""
+        self._admission.rates.answered(self._key, tokens)
 
     def began(self) -> None:
         """It waits no longer."""

@@ -40,6 +40,10 @@ class ReadRequest(Request):
 
     content: Any = None
 
+    def forget_body(self) -> None:
+        """Its bytes are not kept while it is answered."""
+        self._body = b"{}"  # which there was
+
     async def json(self) -> Any:
         return self.content
 
@@ -63,10 +67,13 @@ class BodyRoute(APIRoute):
                 raise ClientGone from None
             if not body or not _is_json(own.headers.get("content-type", "")):
                 return await handle(own)  # which refuses it
+            own.forget_body()
             if len(body) <= _SMALL:
                 own.content = parse(model, body)
             else:
                 own.content = await service_of(own).answering.heavy.run(key_of(own).name, parse, model, body)
+            del body
+            own.state.forget_body()
             return await handle(own)
 
         return read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from fastapi import Request, Response
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Generation, Prompt
 from pagechat.daemon.heavy import Heavy
+from pagechat.daemon.http import shares
 from pagechat.daemon.http.admission import Ticket
 from pagechat.daemon.http.exchange import Exchange, Listener
 from pagechat.daemon.http.kept import MOST_OF_A_REQUEST, KeptLogprobs
@@ -68,8 +69,10 @@ class Call:
     prompt_logprobs: list[KeptLogprobs]
     """Of each prompt, from its second token on; complete before its first text, where they were asked for."""
     heavy: Heavy
+    on_close: Callable[[], None]
     names: Mapping[str, str | None]
     """What the request calls a field that the daemon calls otherwise."""
+    closed: bool = field(default=False, init=False)
 
     async def follow(self, listener: Listener) -> None:
         """As `Exchange.follow`, but the listener is told the number of the choice."""
@@ -117,8 +120,17 @@ class Call:
         return await self.heavy.finish(self.ticket.tenant, _json, make)
 
     def close(self) -> None:
-        self.exchange.close()
-        self.ticket.close()
+        """A second call does nothing."""
+        if not self.closed:
+            self.closed = True
+            self.ticket.answered(self.exchange.close())
+            self.ticket.close()
+            self.on_close()
+
+
+def _after_turn(service: Service, key: Key, body: Generating) -> None:
+    if body.session is not None and (label := session_label(key, body.session)) in service.pinned:
+        service.spawn(shares.let_go_what_has_grown(service, key, label))
 
 
 def _json(make: Callable[[], Any]) -> Response:
@@ -150,6 +162,7 @@ async def begin(
         bytes_of=text.token_bytes,
         prompt_logprobs=[KeptLogprobs() for _ in prompts],
         heavy=service.answering.heavy,
+        on_close=lambda: _after_turn(service, key, body),
         names={"grammar": body.grammar_field} | _NAMES[kind],
     )
     try:
@@ -159,6 +172,10 @@ async def begin(
             ticket.has_prompt(len(tokens))
             call.prompts.append(tokens)
         _check_kept(body, call, limit, engine.model.max_context)
+        longest = max(map(len, call.prompts))
+        await shares.check_pool(service, key, sum(map(len, call.prompts)), answers * len(prompts))
+        if body.session is not None:
+            await shares.check_growth(service, key, session_label(key, body.session), longest + (limit or 0))
         session = body.session or call.id
         await call.exchange.begin(
             [
