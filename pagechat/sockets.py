@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -25,7 +26,11 @@ _BATCH = 256
 class LoopSocket:
     """Owns `socket`. Must be made, used and closed in the loop's thread."""
 
-    def __init__(self, socket: zmq.Socket[bytes], on_message: Callable[[list[bytes]], None] | None = None) -> None:
+    def __init__(
+        self, socket: zmq.Socket[bytes], on_message: Callable[[list[Any]], None] | None = None, *, copy: bool = True
+    ) -> None:
+        """`copy` False: messages are lists of `zmq.Frame`, which know of their sender what ZeroMQ knows."""
+        self._copy = copy
         self.socket = socket
         self._on_message = on_message
         self._loop = asyncio.get_running_loop()
@@ -87,7 +92,7 @@ class LoopSocket:
         if self.closed or self._on_message is None:
             return False
         try:
-            frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=self._copy)
         except zmq.Again:
             return False
         try:

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from engine.protocol import ErrorCode
+from pagechat.daemon.discretion import discreet
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.http.refusal import ApiError
 
@@ -38,6 +39,7 @@ _CODES: dict[str, str] = {"too_long": "context_length_exceeded", "bad_request": 
 
 def from_request_error(error: RequestError) -> ApiError:
     """What the daemon says of a request, as HTTP says it."""
+    error = discreet(error)
     return ApiError(_STATUS[error.code], error.message, code=_CODES.get(error.code, error.code), param=error.param)
 
 

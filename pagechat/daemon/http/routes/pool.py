@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request
 
 from engine.protocol import GetUsage, UsageReport
+from pagechat.daemon.discretion import discreet_status
 from pagechat.daemon.http.call import key_of, service_of, session_label
 from pagechat.daemon.http.errors import documented
 from pagechat.daemon.http.refusal import needs
@@ -22,8 +23,8 @@ async def pool(request: Request, blocks: bool = False) -> dict[str, Any]:
     "+" active, "#" shared. A key sees its own requests; what all do together only with the scope observe, and the
     other keys' requests only with admin."""
     key = key_of(request)
-    found: dict[str, Any] = msgspec.to_builtins(service_of(request).status())
-    del found["type"], found["ticket"]
+    found: dict[str, Any] = msgspec.to_builtins(discreet_status(service_of(request).status()))
+    del found["type"], found["ticket"], found["pid"], found["engine_pid"]
     if not key.may("admin"):
         prefix = session_label(key, "")
         found["requests"] = [
@@ -35,10 +36,6 @@ async def pool(request: Request, blocks: bool = False) -> dict[str, Any]:
         found |= {"pool": None, "scheduler": None, "throughput": None, "shadows": []}
         if blocks:
             raise needs(key, "observe")
-    if key.name and found["model"] is not None:
-        found["model"]["path"] = None  # of this machine's files
-    if key.name:
-        found |= {"pid": None, "engine_pid": None, "error": found["error"] and "the engine failed; the log says how"}
     return found | {"blocks": service_of(request).block_map()} if blocks else found
 
 
