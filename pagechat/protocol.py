@@ -27,8 +27,9 @@ from engine.protocol.replies import (
 from engine.protocol.sampling import BeamParams, SamplingRules
 from engine.protocol.telemetry import PoolStatus, ShadowStatus, Snapshot
 
-MAX_CLIENT_FRAME = 64 * 2**20
-"""Bytes of the largest frame a client may send; the front drops the connection of one that sends more."""
+MAX_CLIENT_FRAME = 20 * 2**20
+"""Bytes of the largest frame a client may send; the front drops the connection of one that sends more. A request's text
+(4 Mi characters) takes 16 MiB of it at most."""
 
 
 class Hello(Message, frozen=True):
@@ -40,6 +41,9 @@ class Hello(Message, frozen=True):
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     role: Literal["system", "user", "assistant"]
     content: str
+
+
+ChatMessages = Annotated[list[ChatMessage], msgspec.Meta(max_length=4096)]
 
 
 class ChatOptions(SamplingRules, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +65,7 @@ class Chat(Message, frozen=True):
     request_id: str
     """Chosen by the client, unique among its requests in flight; the engine sees another."""
     session: str
-    messages: list[ChatMessage]
+    messages: ChatMessages
     options: ChatOptions = ChatOptions()
     keep: bool = False
     """The session goes on: its next turn should find this one's blocks in place."""
@@ -102,7 +106,7 @@ class GetPieces(Message, frozen=True):
     """How the model reads these messages: answered by `Pieces`."""
 
     ticket: int
-    messages: list[ChatMessage]
+    messages: ChatMessages
     continue_final: bool = False
 
 

@@ -14,9 +14,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx2
+import msgspec
 import pytest
+import zmq
 
 from engine.process.config import EngineConfig
+from engine.protocol import encode
+from pagechat import rundir
 from pagechat.client import AsyncEngineClient
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.heavy import Heavy
@@ -24,6 +28,7 @@ from pagechat.daemon.http.address import Address
 from pagechat.daemon.http.bodies import MAX_CONTAINERS, MAX_STRINGS, check_counts
 from pagechat.daemon.http.door import HttpDoor, HttpPlan
 from pagechat.daemon.http.refusal import ApiError
+from pagechat.protocol import MAX_CLIENT_FRAME, ChatMessage, GetPieces
 from tests.daemons import running_front, until
 
 MOST_S = 0.1
@@ -133,6 +138,44 @@ async def test_a_large_body_holds_nobody_up(port: int, name: str, tmp_path: Path
             return
         print(f"attempt {attempt}: {pauses.longest:.3f} s")
     raise AssertionError(f"the loop was held up for {pauses.longest:.3f} s")
+
+
+FRAMES: dict[str, bytes] = {
+    "messages": encode(GetPieces(ticket=1, messages=[ChatMessage(role="user", content="x" * 500)] * 4096)),
+    "a long message": encode(GetPieces(ticket=1, messages=[ChatMessage(role="user", content=TEXT[: 2**20])])),
+    "too many messages": msgspec.msgpack.encode(
+        {"type": "GetPieces", "ticket": 1, "messages": [{"role": "user", "content": ""}] * 800_000}
+    ),
+    "numbers": msgspec.msgpack.encode({"type": "Nothing", "ticket": 1, "x": [0] * 18_000_000}),
+    "objects": msgspec.msgpack.encode({"type": "Chat", "request_id": "1", "x": [{}] * 18_000_000}),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+async def test_a_large_frame_of_a_program_holds_nobody_up_either(port: int, name: str) -> None:
+    frame = FRAMES[name]
+    assert len(frame) < MAX_CLIENT_FRAME
+    async with await AsyncEngineClient.connect() as client:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        socket = context.socket(zmq.DEALER)
+        socket.connect(rundir.endpoint(rundir.run_dir(), "clients"))
+        try:
+            for _ in range(3):
+                pauses = Pauses()
+                watching = asyncio.create_task(pauses.watch())
+                socket.send(frame, copy=False)
+                while not socket.poll(0):
+                    await asyncio.sleep(0.01)
+                socket.recv()
+                watching.cancel()
+                if pauses.longest < MOST_S:
+                    break
+                print(f"{pauses.longest:.3f} s")
+            assert pauses.longest < MOST_S
+            assert (await client.status()).state == "ready"
+        finally:
+            socket.close(0)
+            context.term()
 
 
 async def test_small_requests_do_not_wait_behind_large_ones(port: int, tmp_path: Path) -> None:
