@@ -6,6 +6,7 @@ something that has no model) and turns each step into outputs for clients and a 
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ import msgspec
 from engine.blocks import Policy, make_tables
 from engine.blocks.observe.accounting import Accounting
 from engine.blocks.tables import Match
+from engine.execution.builder import StepBuilder
+from engine.execution.step_input import FAILED, StepResult
 from engine.protocol import (
     AddRequest,
     BlockContent,
@@ -30,9 +33,9 @@ from engine.protocol import (
 from engine.requests.beams import BeamGroup, BeamSearch
 from engine.requests.limits import Limits
 from engine.requests.request import Request
-from engine.requests.sequence import Sequence, Step, StepResult
+from engine.requests.sequence import Sequence, Step
 from engine.sampling.grammar.queue import GrammarError, GrammarQueue
-from engine.scheduling.async_steps import Executor, Flight, Flights, PipelinedExecutor
+from engine.scheduling.async_steps import AsyncSteps, Launched, Runner
 from engine.scheduling.preemption import PreemptionCosts
 from engine.scheduling.scheduler import Scheduler
 from engine.sessions.residents import Sessions
@@ -49,7 +52,7 @@ class EngineCore:
 
     def __init__(
         self,
-        executor: Executor | PipelinedExecutor,
+        executor: Runner,
         *,
         num_blocks: int,
         block_size: int,
@@ -83,9 +86,10 @@ class EngineCore:
         )
         self.accounting = Accounting(num_blocks, block_size, self.max_context)
         self.executor = executor
-        self._flights = Flights(executor)
+        self.builder = StepBuilder(2 * self.scheduler.max_running, block_size, vocab_size)
+        self._steps = AsyncSteps(executor, self.builder)
         self._dependent: set[str] = set()
-        """Requests whose next step needs the tokens of the last one here: while there are any, no step runs ahead."""
+        """Requests whose next step needs the tokens of the last one here."""
         self._requests: dict[str, Request] = {}
         self._compiling = GrammarQueue(grammars)
         self._limits = Limits(
@@ -104,7 +108,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """True while a call to `step` would do something."""
-        return bool(self._requests or self._pending or self._compiling or self._flights)
+        return bool(self._requests or self._pending or self._compiling or self._steps)
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -123,8 +127,8 @@ class EngineCore:
     def _begin(self, message: AddRequest, matcher: Matcher | None = None) -> None:
         sequences = [self._sequence(message, index) for index in range(1 if message.beam else message.n)]
         for sequence in sequences:
-            if matcher and sequence.shaping:
-                sequence.shaping.matcher = matcher.fork()
+            if matcher and sequence.processor:
+                sequence.processor.matcher = matcher.fork()
         first = sequences[0]
         group = None
         if message.beam:
@@ -181,21 +185,21 @@ class EngineCore:
         self._begin_compiled()
         started = time.perf_counter()
         outputs, self._pending = self._pending, []
-        step = None
-        if not self._flights or (self._runs_ahead and len(self._flights) < self._flights.depth):
-            step = self.scheduler.schedule(alone=not self._flights)
+        steps = self._steps
+        room = steps.depth if self._runs_ahead else 1
+        if len(steps) < room:
+            step = self.scheduler.schedule(alone=not steps)
             outputs += [self._fail_for_memory(sequence) for sequence in self.scheduler.take_stuck()]
-        if step is not None:
-            self.accounting.saw_step(step)
-            flight = self._flights.launch(step, started, promise=self._runs_ahead)
-            for sequence, place in flight.promised:
-                if self._is_full(sequence, place + 1):
-                    self.scheduler.pause(sequence)
-            if self._runs_ahead and len(self._flights) < self._flights.depth:
-                return outputs, None
-        if not self._flights:
+            if step is not None:
+                self.accounting.saw_step(step)
+                for sample in steps.launch(step, started).samples:
+                    if sample.promised and self._is_full(sample.sequence, sample.place + 1):
+                        self.scheduler.pause(sample.sequence)
+                if len(steps) < room:
+                    return outputs, None
+        if not steps:
             return outputs, self.flush()
-        return outputs, self._land(outputs)
+        return outputs, self._process(outputs)
 
     def flush(self) -> StepReport | None:
         """A report of what changed outside a step (aborts, sessions), if anything did."""
@@ -313,30 +317,60 @@ class EngineCore:
 
     @property
     def _runs_ahead(self) -> bool:
-        """Whether the next step can do without the tokens of the last one being known here."""
-        return self._flights.depth > 1 and not self._dependent
+        """Whether the next step is launched before the last one is processed.
 
-    def _land(self, outputs: list[TokenOutput]) -> StepReport:
-        flight, result, duration = self._flights.land()
-        step = flight.step
-        take_in = self._keep_promises if flight.promised else self._commit
-        generated = take_in(flight, result, outputs)
+        Requests that cannot go on without their tokens sit out the steps between. Where they are most of what runs, it
+        is better to have everybody in each step.
+        """
+        return 2 * len(self._dependent) <= len(self._requests)
+
+    def _process(self, outputs: list[TokenOutput]) -> StepReport:
+        """Take in the oldest step on its way: its tokens, and what they end."""
+        launched, result, duration = self._steps.collect()
+        step = launched.step
+        for sequence, scores in zip(launched.scored, result.prompt_scores, strict=True):
+            if not sequence.ended:
+                output = self._requests[sequence.request_id].output((), sequence.index, None)
+                outputs.append(msgspec.structs.replace(output, prompt_logprobs=tuple(scores)))
+        generated = self._commit(launched, result, outputs) + self._advance_beams(launched, result, outputs)
         self._learn_costs(step, result, duration)
         reading = [span for span in step.spans if span.start < span.sequence.prompt_len]
         prompt_tokens = sum(min(span.count, span.sequence.prompt_len - span.start) for span in reading)
         return self._make_report(duration, prompt_tokens, self.scheduler.take_hit_tokens(), generated)
 
-    def _keep_promises(self, flight: Flight, result: StepResult, outputs: list[TokenOutput]) -> int:
+    def _commit(self, launched: Launched, result: StepResult, outputs: list[TokenOutput]) -> int:
         """Put the tokens in their places and end what is done. Returns how many were generated."""
-        kept = [(s, place, t) for (s, place), t in zip(flight.promised, result.tokens, strict=True) if not s.ended]
-        for sequence, place, token in kept:
-            sequence.tokens[place] = token
-            sequence.promised -= 1
+        came: list[tuple[Sequence, int, int, TokenLogprobs | None]] = []
+        logprobs = result.logprobs or itertools.repeat(None)
+        for sample, token, logprob in zip(launched.samples, result.tokens, logprobs):  # noqa: B905 (repeat has no end)
+            sequence, place = sample.sequence, sample.place
+            if sequence.ended:
+                continue
+            if sample.promised:
+                sequence.tokens[place] = token
+                sequence.promised -= 1
+            elif len(sequence.tokens) == place:
+                sequence.tokens.append(token)
+            else:  # preempted meanwhile and computed again: another step brought the token
+                continue
+            came.append((sequence, place, token, logprob))
         self.blocks.publish_late()
-        for sequence, place, token in kept:
+        for sequence, place, token, logprob in came:
             if not sequence.ended:  # with another of its request, that failed
-                outputs.append(self._answer(sequence, token, place + 1))
-        return len(kept)
+                outputs.append(self._answer(sequence, token, place + 1, logprob))
+        return len(came)
+
+    def _advance_beams(self, launched: Launched, result: StepResult, outputs: list[TokenOutput]) -> int:
+        """Go on with the searches of a step. Returns how many tokens their beams got."""
+        best = iter(result.beams)
+        generated = 0
+        for group, preemptions in launched.groups:
+            found = [next(best) for _ in group.beams]
+            # One that was preempted meanwhile is computed again from where it stood.
+            if not group.beams[0].ended and group.beams[0].preemptions == preemptions:
+                generated += len(group.beams)
+                outputs += self._advance(group, found)
+        return generated
 
     def _is_full(self, sequence: Sequence, length: int) -> bool:
         """So long, it ends whatever its last token is."""
@@ -348,41 +382,16 @@ class EngineCore:
         self._dependent.discard(request.message.request_id)
         self.accounting.end(request.message)
 
-    def _commit(self, flight: Flight, result: StepResult, outputs: list[TokenOutput]) -> int:
-        """Append the sampled tokens and end what is done. Returns how many tokens were generated."""
-        step = flight.step
-        self._tell_prompt_logprobs(step, result, outputs)
-        tokens = iter(result.tokens)
-        logprobs = iter(result.logprobs or [None] * len(result.tokens))
-        generated = 0
-        sampling = [[span.sequence, *span.forks] for span in step.spans if span.samples]
-        for sequences in sampling:
-            for sequence in [sequence for sequence in sequences if sequence.group is None]:
-                token, logprob = next(tokens), next(logprobs)
-                if sequence.request_id in self._requests:  # it may just have failed with another of its sequences
-                    generated += 1
-                    sequence.tokens.append(token)
-                    outputs.append(self._answer(sequence, token, len(sequence.tokens), logprob))
-        groups = {id(s.group): s.group for sequences in sampling for s in sequences if s.group and s.id in result.top}
-        for group in groups.values():
-            generated += len(group.beams)
-            outputs += self._advance(group, result)
-        return generated
-
-    def _tell_prompt_logprobs(self, step: Step, result: StepResult, outputs: list[TokenOutput]) -> None:
-        for sequence in [span.sequence for span in step.spans if span.sequence.id in result.prompt_logprobs]:
-            found = result.prompt_logprobs[sequence.id]
-            sequence.scored += len(found)
-            output = self._requests[sequence.request_id].output((), sequence.index, None)
-            outputs.append(msgspec.structs.replace(output, prompt_logprobs=tuple(found)))
-
     def _answer(
         self, sequence: Sequence, token: int, length: int, logprobs: TokenLogprobs | None = None
     ) -> TokenOutput:
         """What a token means that made the sequence `length` long: something to tell, perhaps the end."""
         request, sampling = self._requests[sequence.request_id], sequence.sampling
+        if token == FAILED:
+            words = "the model's logits are not finite here, so no next token can be chosen"
+            return self._fail(sequence, "internal", words)
         grammar_ended = False
-        if sequence.shaping and (matcher := sequence.shaping.matcher):
+        if sequence.processor and (matcher := sequence.processor.matcher):
             grammar_ended = matcher.take(token)
             if matcher.error:
                 words = f"the grammar cannot be followed further: {matcher.error}"
@@ -405,13 +414,11 @@ class EngineCore:
             output = msgspec.structs.replace(output, logprobs=(logprobs,))
         return output
 
-    def _advance(self, group: BeamGroup, result: StepResult) -> list[TokenOutput]:
+    def _advance(self, group: BeamGroup, best: list[tuple[list[int], list[float]]]) -> list[TokenOutput]:
         """One step of a beam search: fork the beams that go on twice, release those that go on no more."""
         beams = group.beams
         request = self._requests[beams[0].request_id]
-        choices = group.search.advance(
-            [beam.tokens[beam.prompt_len :] for beam in beams], [result.top[beam.id] for beam in beams]
-        )
+        choices = group.search.advance([beam.tokens[beam.prompt_len :] for beam in beams], best)
         if choices is None:
             for beam in beams:
                 self.scheduler.remove(beam)
@@ -513,5 +520,6 @@ class EngineCore:
             events=events,
             lengths=self.blocks.take_lengths(),
             preempted=self.scheduler.take_preempted(),
+            compilations=self._steps.compilations,
             shadows=self.accounting.apply(events, self.scheduler.running),
         )

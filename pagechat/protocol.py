@@ -188,6 +188,8 @@ class SchedulerStatus(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     waiting: int
     preemptions: int
+    compilations: int = 0
+    """Kernels compiled and CUDA graphs captured since the engine was ready; see `StepReport`."""
 
 
 class ThroughputStatus(msgspec.Struct, frozen=True, kw_only=True):

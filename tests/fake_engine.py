@@ -34,6 +34,7 @@ import msgspec
 
 from engine import protocol
 from engine.core import EngineCore
+from engine.execution.step_input import StepInput, StepResult
 from engine.process.config import EngineConfig
 from engine.process.io import EngineIO
 from engine.protocol import (
@@ -57,7 +58,7 @@ from engine.protocol import (
     StepOutputs,
     TakeSnapshot,
 )
-from engine.requests.sequence import Sequence, Step, StepResult
+from engine.requests.sequence import Sequence
 from engine.sessions.commands import SessionDesk
 from engine.sessions.files import SessionMismatch
 
@@ -70,18 +71,31 @@ MAX_CONTEXT = 512
 
 
 class EchoExecutor:
-    def execute(self, step: Step) -> StepResult:
+    """Looks up in the core, which no runner may, whose token it is to choose."""
+
+    depth = 1
+    compilations = 0
+    core: EngineCore
+
+    def launch(self, step: StepInput) -> None:
+        self._step = step
+
+    def collect(self) -> StepResult:
         time.sleep(float(os.environ.get("FAKE_ENGINE_STEP_S", "0")))
-        sampling = [span for span in step.spans if span.samples]
-        samplers = [one for span in sampling if not span.sequence.group for one in (span.sequence, *span.forks)]
-        top = {}
-        for span in sampling:
-            if span.sequence.group:
-                best, other = self._next(span.sequence), span.sequence.sampling.stop_token_ids[0]
-                others = [other, *(token for token in range(SPECIAL_IDS, 64) if token != best)]
-                others = others[1:] if best == other else others
-                top[span.sequence.id] = ([best, *others], [-0.1, -1.0, *[-9.0] * (len(others) - 1)])
-        return StepResult([self._next(sequence) for sequence in samplers], top)
+        step = self._step
+        sequences = {s.id: s for request in self.core._requests.values() for s in request.sequences}
+
+        def at(row: int) -> Sequence:
+            return sequences[self.core.builder.sequence_in(row)]  # type: ignore[index]
+
+        beams = []
+        for place, _ in step.beams:
+            sequence = at(int(step.rows[place]))
+            best, other = self._next(sequence), sequence.sampling.stop_token_ids[0]
+            others = [other, *(token for token in range(SPECIAL_IDS, 64) if token != best)]
+            others = others[1:] if best == other else others
+            beams.append(([best, *others], [-0.1, -1.0, *[-9.0] * (len(others) - 1)]))
+        return StepResult(tokens=[self._next(at(row)) for row in step.sample_rows.tolist()], beams=beams)
 
     def _next(self, sequence: Sequence) -> int:
         if sequence.generated == DIE_AFTER:
@@ -154,8 +168,9 @@ def load(config: EngineConfig, io: EngineIO) -> tuple[EngineCore, EngineReady]:
     num_blocks = config.num_blocks or NUM_BLOCKS
     vocab_size = int(os.environ.get("FAKE_ENGINE_VOCAB", "512"))
     step_tokens, max_running = config.limits("cpu")
-    core = EngineCore(
-        EchoExecutor(),
+    echo = EchoExecutor()
+    core = echo.core = EngineCore(
+        echo,
         num_blocks=num_blocks,
         block_size=config.block_size,
         max_context=config.max_context or MAX_CONTEXT,

@@ -76,6 +76,7 @@ class ContiguousBlocks(BlockTables):
             self._runs.release_run(sequence.table[0], len(sequence.table))
             self.events.add_blocks("release", sequence.table, sequence.id, sequence.session)
             sequence.table.clear()
+            sequence.sent = 0
         super().release(sequence)
 
     def _reserved_blocks(self, sequence: Sequence) -> int:

@@ -87,6 +87,7 @@ class PagedBlocks(BlockTables):
         """Give `sequence` the identity and blocks of `resident`, cut to its first `tokens` tokens."""
         self._pop_blocks(resident, self.blocks_for(tokens))
         sequence.id, sequence.table, resident.table = resident.id, resident.table, []
+        sequence.sent = resident.sent
         sequence.hashes = resident.hashes[: tokens // self.block_size]
         sequence.computed = tokens
         sequence.room = 0
@@ -228,6 +229,7 @@ class PagedBlocks(BlockTables):
         source, (block,) = sequence.table[index], self.pool.take(1)
         self._moves.copies.append((source, block))
         sequence.table[index] = block
+        sequence.sent = min(sequence.sent, index)
         self.events.add("copy", block, sequence.id, sequence.session, index, source)
         self.pool.release([source])
 

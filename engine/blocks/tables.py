@@ -171,5 +171,6 @@ class BlockTables:
         blocks = sequence.table[keep:]
         if blocks:
             del sequence.table[keep:]
+            sequence.sent = min(sequence.sent, keep)
             self.pool.release(reversed(blocks))
             self.events.add_blocks("release", blocks, sequence.id, sequence.session, keep)

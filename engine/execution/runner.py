@@ -1,21 +1,24 @@
-"""Executes a step: block moves, one forward pass over all its spans, and the next tokens of those that end there.
+"""Computes steps on a CPU: block moves, one forward pass, and what the step asks for. The GPU's runner is made of it.
 
 Owns the KV pool's tensors, on the device and in host memory. Which block belongs to whom is not its
-business: it follows the step.
+business: it follows the steps.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from engine.execution.sampler import best_tokens, sample_next, score_prompt
-from engine.protocol import SamplingParams, TokenLogprobs
-from engine.requests.sequence import Sequence, Span, Step, StepResult
-from kernels import ops
+from engine.execution.sampler import best_tokens, sample_step, score_prompt
+from engine.execution.step_input import SAMPLING, UNKNOWN, Ints, StepInput, StepResult
+from engine.execution.tables import InconsistentStep, TableRows, check_step
+from engine.protocol import TokenLogprobs
+from kernels.backend import SpanTable
 
 if TYPE_CHECKING:
     from engine.models.loading.load import LoadedModel
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 def make_runner(
     model: LoadedModel, num_blocks: int, block_size: int, host_slots: int = 0, max_running: int = 256
 ) -> Runner:
-    """The executor for the model's device; `max_running` sequences at most will be in a step."""
+    """The runner for the model's device; `max_running` sequences at most will be in a step."""
     if model.device == "cpu":
         return Runner(model, num_blocks, block_size, host_slots)
     from engine.execution.cuda.runner import CudaRunner  # needs Triton
@@ -32,12 +35,14 @@ def make_runner(
     return CudaRunner(model, num_blocks, block_size, host_slots, max_running)
 
 
-class InconsistentStep(RuntimeError):
-    """A step that would read or write memory that is not its sequences' own. Always a bug of the scheduler."""
+def tell_nobody(what: str, done: int, total: int) -> None:
+    """Of those who do not listen."""
 
 
 class Runner:
     """The model, the pool of `num_blocks` blocks (and the null block) it reads and writes, and the host slots."""
+
+    depth = 1
 
     def __init__(self, model: LoadedModel, num_blocks: int, block_size: int, host_slots: int = 0) -> None:
         self.model = model
@@ -45,12 +50,19 @@ class Runner:
         self.block_size = block_size
         config = model.config
         self.kv = [
-            ops.new_kv(num_blocks, config.kv_heads, block_size, config.head_dim, model.kv_dtype, model.device)
+            model.backend.new_kv(num_blocks, config.kv_heads, block_size, config.head_dim, model.kv_dtype)
             for _ in range(config.num_layers)
         ]
         shape = (host_slots, *self.kv[0].shape[1:])
         pin = model.device != "cpu" and host_slots > 0
         self._host = [torch.empty(shape, dtype=model.kv_dtype, pin_memory=pin) for _ in self.kv]
+        self._tables = TableRows()
+        self._launched: StepInput | None = None
+
+    @property
+    def compilations(self) -> int:
+        """Of a CPU's kernels there are none: they are compiled when the model is loaded."""
+        return 0
 
     @property
     def bytes_per_block(self) -> int:
@@ -67,19 +79,13 @@ class Runner:
     def kv_dtype(self) -> str:
         return str(self.model.kv_dtype).removeprefix("torch.")
 
-    def warm_up(self) -> None:
-        """Run a prefill and a decode step over the null block's neighbour, so that the first request pays no set-up."""
-        sequence = Sequence(
-            id=0,
-            request_id="",
-            session="",
-            tokens=[0, 0],
-            prompt_len=2,
-            sampling=SamplingParams(max_tokens=1, temperature=0, seed=0),
-            table=[1],
-        )
-        for start, count in ((0, 2), (1, 1)):
-            self.execute(Step(0, [Span(sequence, start, count)]))
+    def warm_up(self, tell: Callable[[str, int, int], None] = tell_nobody) -> None:
+        """Run a prefill and a decode step over the null block's neighbour, so that the first request pays no set-up.
+
+        `tell` gets what is being made, how much is done, and of how much (0: nobody knows).
+        """
+        self.execute(prompt_step([(0, 2)], self.block_size))
+        self.execute(prompt_step([(1, 1)], self.block_size))
         for pool in self.kv:
             pool[1].zero_()
 
@@ -87,50 +93,58 @@ class Runner:
     def time_swap(self) -> tuple[int, float]:
         """(blocks moved, seconds): some blocks out to host memory and back, which changes nothing. Needs host slots."""
         count = min(8, self.num_blocks, len(self._host[0]))
-        pairs = [(block + 1, block) for block in range(count)]
-        step = Step(0, [], pairs, [], [(slot, block) for block, slot in pairs])
+        out = np.array([(block + 1, block) for block in range(count)], np.int32)
+        nothing = np.zeros(0, np.int32)
+        step = StepInput(0, nothing, nothing, nothing, nothing, swap_out=out, swap_in=out[:, ::-1].copy())
         self._move(step)  # the first touch of host memory is slower than any later one
         return 2 * count, self._move(step)
 
+    def launch(self, step: StepInput) -> None:
+        """Keep a step for `collect`, which computes it."""
+        assert self._launched is None, "one step at a time"
+        self._launched = step
+
+    def collect(self) -> StepResult:
+        """Compute the step that was launched. Raises InconsistentStep before anything is written."""
+        step, self._launched = self._launched, None
+        assert step is not None, "launched before it is collected"
+        return self.execute(step)
+
     @torch.inference_mode()
-    def execute(self, step: Step) -> StepResult:
-        """The next tokens of the spans that reach their sequence's end. Raises InconsistentStep before any write."""
-        self._check(step)
+    def execute(self, step: StepInput) -> StepResult:
+        """Launch and collect. Raises InconsistentStep before any KV is written."""
+        config, decoder = self.model.config, self.model.decoder
+        self._tables.apply(step)
+        tables = self._tables.tables(step, self.block_size)
+        check_step(step, tables, self.block_size, self.num_blocks, config.vocab_size)
+        if (step.token_ids == UNKNOWN).any():
+            raise InconsistentStep(f"A token outside 0..{config.vocab_size - 1}: one that is not known yet.")
         swap_s = self._move(step)
-        config, device = self.model.config, self.model.device
-        ids: list[int] = []
-        rows: list[int] = []
-        samplers: list[Sequence] = []
-        searchers: list[tuple[Sequence, int]] = []
-        for span in step.spans:
-            ids += span.sequence.tokens[span.start : span.start + span.count]
-            if span.samples and span.sequence.group:
-                searchers.append((span.sequence, len(ids) - 1))
-            elif span.samples:
-                for sequence in (span.sequence, *span.forks):
-                    samplers.append(sequence)
-                    rows.append(len(ids) - 1)
-        plan = ops.plan_attention(
-            [ops.SpanTable(span.start, span.count, span.sequence.table) for span in step.spans],
+        starts, counts = step.starts.tolist(), step.counts.tolist()
+        plan = self.model.backend.plan_attention(
+            [SpanTable(*span) for span in zip(starts, counts, tables, strict=True)],
             heads=config.heads,
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
             block_size=self.block_size,
             dtype=self.model.dtype,
-            device=device,
-            compiled=self.model.compiled,
         )
-        embedded = self.model.decoder.embed(torch.tensor(ids, device=device))
-        hidden = self.model.decoder.forward(embedded, self.kv, plan)
-        tokens, logprobs = sample_next(self._logits(hidden, rows), samplers) if samplers else ([], [])
-        prompt_logprobs = self._score_prompts(hidden, step.spans)
-        top = {}
-        if searchers:
-            logits = self._logits(hidden, [row for _, row in searchers])
-            for (sequence, _), row in zip(searchers, logits, strict=True):
-                assert sequence.group is not None
-                top[sequence.id] = best_tokens(row, sequence.group.search.candidates)
-        return StepResult(tokens, top, logprobs, prompt_logprobs, swap_s)
+        hidden = decoder.forward(decoder.embed(torch.from_numpy(step.token_ids).to(self.model.device)), self.kv, plan)
+        last = step.firsts + step.counts - 1
+        tokens: list[int] = []
+        logprobs: list[TokenLogprobs | None] = []
+        beams: list[tuple[list[int], list[float]]] = []
+        if len(step.sampled):
+            tokens, logprobs = sample_step(self._logits(hidden, last[step.sampled]), step, self.model.backend)
+        if step.beams:
+            logits = self._logits(hidden, last[[span for span, _ in step.beams]])
+            beams = [best_tokens(row, count) for row, (_, count) in zip(logits, step.beams, strict=True)]
+        scores = []
+        for wanted in step.prompt_scores:
+            first = int(step.firsts[wanted.span]) + wanted.first
+            rows = hidden[first : first + len(wanted.following)]
+            scores.append(score_prompt(decoder.logits, rows, wanted.following, wanted.count, self.model.backend))
+        return StepResult(tokens=tokens, logprobs=logprobs, beams=beams, prompt_scores=scores, swap_s=swap_s)
 
     @torch.inference_mode()
     def read_blocks(self, blocks: list[int]) -> Tensor:
@@ -145,72 +159,51 @@ class Runner:
         for pool, content in zip(self.kv, kv, strict=True):
             pool.index_copy_(0, index, content.to(pool.device, pool.dtype))
 
-    def _logits(self, hidden: Tensor, rows: list[int]) -> Tensor:
-        return self.model.decoder.logits(hidden[torch.tensor(rows, device=hidden.device)])
+    def _logits(self, hidden: Tensor, rows: Ints) -> Tensor:
+        return self.model.decoder.logits(hidden[torch.from_numpy(rows).to(hidden.device)])
 
-    def _score_prompts(self, hidden: Tensor, spans: list[Span]) -> dict[int, list[TokenLogprobs]]:
-        """Log probabilities of the prompt tokens that follow those of each span, where its request wants them."""
-        found: dict[int, list[TokenLogprobs]] = {}
-        row = 0
-        for span in spans:
-            sequence, count = span.sequence, span.sequence.sampling.prompt_logprobs
-            if count is not None and sequence.scores_prompt:
-                start, end = sequence.scored, min(span.start + span.count, sequence.prompt_len - 1)
-                hidden_rows = hidden[row + start - span.start : row + end - span.start]
-                following = sequence.tokens[start + 1 : end + 1]
-                if following:
-                    found[sequence.id] = score_prompt(self.model.decoder.logits, hidden_rows, following, count)
-            row += span.count
-        return found
-
-    def _move(self, step: Step) -> float:
+    def _move(self, step: StepInput) -> float:
         """Swap out, copy, swap in. Returns the seconds the swaps took."""
         started = time.perf_counter()
-        if step.swap_out:
+        if len(step.swap_out):
             for pool, host in zip(self.kv, self._host, strict=True):
-                ops.move_blocks(pool, host, step.swap_out)
+                self.model.backend.move_blocks(pool, host, step.swap_out.tolist())
         out_s = time.perf_counter() - started
-        if step.copies:
+        if len(step.copies):
             for pool in self.kv:
-                ops.copy_blocks(pool, step.copies)
+                self.model.backend.copy_blocks(pool, step.copies.tolist())
         started = time.perf_counter()
-        if step.swap_in:
+        if len(step.swap_in):
             for pool, host in zip(self.kv, self._host, strict=True):
-                ops.move_blocks(host, pool, step.swap_in)
+                self.model.backend.move_blocks(host, pool, step.swap_in.tolist())
         return out_s + time.perf_counter() - started
 
-    def _check(self, step: Step) -> None:
-        """Spans lie within their tokens and tables, tables within the pool, and no block is written twice."""
-        self._check_moves(step)
-        written: set[int] = set()
-        for span in step.spans:
-            blocks = self._check_span(span)
-            if not written.isdisjoint(blocks):
-                raise InconsistentStep(f"Sequence {span.sequence.id}: writes a block that another sequence writes.")
-            written.update(blocks)
 
-    def _check_span(self, span: Span) -> list[int]:
-        """The blocks that the span writes."""
-        vocab = self.model.config.vocab_size
-        sequence, end = span.sequence, span.start + span.count
-        first, last = span.start // self.block_size, (end - 1) // self.block_size
-        if span.count < 1 or span.start < 0 or end > len(sequence.tokens) or last >= len(sequence.table):
-            raise InconsistentStep(
-                f"Sequence {sequence.id}: tokens {span.start}..{end - 1} of {len(sequence.tokens)}, "
-                f"with {len(sequence.table)} blocks of {self.block_size}."
-            )
-        if min(sequence.table[: last + 1]) < 1 or max(sequence.table[: last + 1]) > self.num_blocks:
-            raise InconsistentStep(f"Sequence {sequence.id}: a block outside 1..{self.num_blocks}.")
-        tokens = sequence.tokens[span.start : end]
-        if min(tokens) < 0 or max(tokens) >= vocab:
-            raise InconsistentStep(f"Sequence {sequence.id}: a token outside 0..{vocab - 1}.")
-        return sequence.table[first : last + 1]
+def prompt_step(
+    spans: list[tuple[int, int]], block_size: int, blocks: list[int] | None = None, **more: object
+) -> StepInput:
+    """A step of sequences of token 0, each `start` tokens long before and `count` longer after it, greedily sampled.
 
-    def _check_moves(self, step: Step) -> None:
-        device_blocks = [block for block, _ in step.swap_out] + [block for _, block in step.swap_in]
-        device_blocks += [block for pair in step.copies for block in pair]
-        if device_blocks and not 1 <= min(device_blocks) <= max(device_blocks) <= self.num_blocks:
-            raise InconsistentStep(f"A move from or to a block outside 1..{self.num_blocks}.")
-        written_by_moves = [destination for _, destination in [*step.copies, *step.swap_in]]
-        if len(set(written_by_moves)) < len(written_by_moves):
-            raise InconsistentStep("Two moves to the same block.")
+    They lie in `blocks` (None: 1, 2, ...) one after the other, in rows 0, 1, ...: for warming up and measuring.
+    """
+    starts, counts = (np.array(column, np.int32) for column in zip(*spans, strict=True))
+    rows = np.arange(len(spans), dtype=np.int32)
+    sizes = -(-(starts + counts) // block_size)
+    row_of_block = np.repeat(rows, sizes)
+    index = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    patches = np.stack((row_of_block, index, blocks or np.arange(1, sizes.sum() + 1)), axis=1).astype(np.int32)
+    fields: dict[str, object] = {
+        "sampled": rows,
+        "sample_rows": rows,
+        "settings": np.zeros(len(rows), SAMPLING),
+        "logprobs": np.full(len(rows), -1, np.int32),
+    }
+    return StepInput(
+        0,
+        rows,
+        starts,
+        counts,
+        np.zeros(counts.sum(), np.int32),
+        patches=patches,
+        **{**fields, **more},  # type: ignore[arg-type]
+    )

@@ -1,46 +1,59 @@
-"""From sampling parameters to sampled tokens: one call for all sequences of a step that need a next token."""
+"""From logits to what a step was asked for: chosen tokens, log probabilities, beams' best tokens. Computes at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Row
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from engine.execution.step_input import FAILED, Ints, LogitsEdit, StepInput
 from engine.protocol import TokenLogprobs
-from engine.requests.sequence import Sequence
-from engine.sampling.logits_processors import Ints
-from kernels import ops
+from kernels.backend import Backend
+from kernels.sampling import Bias, Logprobs, Mask, Penalties, SamplingRows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SCORED_TOGETHER = 64
+SCORED_TOGETHER = 64
 """Prompt tokens whose logits are in memory at once: 64 MB in float32 with the largest vocabularies."""
 
 
-def sample_next(logits: Tensor, sequences: Row[Sequence]) -> tuple[list[int], list[TokenLogprobs | None]]:
-    """The next token of each sequence from its row of `logits` [R, vocab], and what `StepResult.logprobs` says of them.
+def sample_step(logits: Tensor, step: StepInput, backend: Backend) -> tuple[list[int], list[TokenLogprobs | None]]:
+    """The token of each sample of the step from its row of `logits` [N, vocab], and its log probabilities.
 
     The random numbers belong to the sequence's seed and the place the new token takes, hence do not depend on what
-    else runs, on chunking, or on a preemption in between.
+    else runs, on chunking, or on a preemption in between. A row that is not finite gets FAILED.
     """
-    if all(sequence.sampling.temperature == 0 and sequence.shaping is None for sequence in sequences):
-        tokens = ops.greedy(logits)
+    settings, unusable = step.settings, unusable_rows(logits)
+    if unusable:
+        logits = logits.clone()
+        logits[unusable] = 0
+    if not step.edits and not settings["temperature"].any():
+        tokens = backend.greedy(logits)
     else:
-        tokens = ops.sample(logits, _rows(sequences, logits.shape[1]))
-    counts = [sequence.sampling.logprobs for sequence in sequences]
-    rows = [row for row, count in enumerate(counts) if count is not None]
-    if not rows:
-        return tokens.tolist(), []
-    index = torch.tensor(rows, device=logits.device)
-    logprobs: list[TokenLogprobs | None] = [None] * len(sequences)
-    wanted = [count for count in counts if count is not None]
-    for row, found in zip(rows, _logprobs(logits[index], tokens[index], wanted), strict=True):
-        logprobs[row] = found
-    return tokens.tolist(), logprobs
+        tokens = backend.sample(logits, sampling_rows(step, logits.shape[1]))
+    chosen = tokens.tolist()
+    for row in unusable:
+        chosen[row] = FAILED
+    wanted = np.flatnonzero(step.logprobs >= 0).tolist()
+    if not wanted:
+        return chosen, []
+    index = torch.tensor(wanted, device=logits.device)
+    found = backend.logprobs(logits[index], tokens[index], int(step.logprobs.max()))
+    logprobs: list[TokenLogprobs | None] = [None] * len(chosen)
+    for row, each in zip(wanted, token_logprobs(tokens[index], found, step.logprobs[wanted].tolist()), strict=True):
+        logprobs[row] = each
+    return chosen, logprobs
+
+
+def unusable_rows(logits: Tensor) -> list[int]:
+    """Rows of [R, vocab] that hold NaN or infinity, and so say nothing of what comes next."""
+    sums = logits.sum(-1, dtype=torch.float32)
+    if bool(sums.isfinite().all()):  # the usual case, for one pass over the numbers
+        return []
+    return [row for row in (~sums.isfinite()).nonzero().flatten().tolist() if not bool(logits[row].isfinite().all())]
 
 
 def best_tokens(logits: Tensor, count: int) -> tuple[list[int], list[float]]:
@@ -50,22 +63,21 @@ def best_tokens(logits: Tensor, count: int) -> tuple[list[int], list[float]]:
 
 
 def score_prompt(
-    logits: Callable[[Tensor], Tensor], hidden: Tensor, following: list[int], count: int
+    logits: Callable[[Tensor], Tensor], hidden: Tensor, following: Ints, count: int, backend: Backend
 ) -> list[TokenLogprobs]:
     """How likely each token of `following` [R] was after the row of `hidden` [R, hidden] before it.
 
     `logits` turns rows of hidden states into logits; it is given a few at a time.
     """
     scores: list[TokenLogprobs] = []
-    tokens = torch.tensor(following, device=hidden.device)
-    for rows, chosen in zip(hidden.split(_SCORED_TOGETHER), tokens.split(_SCORED_TOGETHER), strict=True):
-        scores += _logprobs(logits(rows), chosen, [count] * len(chosen))
+    tokens = torch.from_numpy(following.astype(np.int64)).to(hidden.device)
+    for rows, chosen in zip(hidden.split(SCORED_TOGETHER), tokens.split(SCORED_TOGETHER), strict=True):
+        scores += token_logprobs(chosen, backend.logprobs(logits(rows), chosen, count), [count] * len(chosen))
     return scores
 
 
-def _logprobs(logits: Tensor, tokens: Tensor, counts: list[int]) -> list[TokenLogprobs]:
+def token_logprobs(tokens: Tensor, found: Logprobs, counts: list[int]) -> list[TokenLogprobs]:
     """Of tokens [R], with as many of the most likely ones as each row of `counts` says."""
-    found = ops.logprobs(logits, tokens, max(counts))
     columns = (tokens, found.chosen, found.ranks, found.top_tokens, found.top)
     return [
         TokenLogprobs(token, logprob, rank, tuple(zip(top_tokens[:count], top[:count], strict=True)))
@@ -75,65 +87,57 @@ def _logprobs(logits: Tensor, tokens: Tensor, counts: list[int]) -> list[TokenLo
     ]
 
 
-def _rows(sequences: Row[Sequence], vocab: int) -> ops.SamplingRows:
-    params = [sequence.sampling for sequence in sequences]
-    shaped = any(sequence.shaping for sequence in sequences)
-    return ops.SamplingRows(
-        temperatures=np.array([p.temperature for p in params], np.float32),
-        top_k=np.array([min(p.top_k, vocab) for p in params], np.int32),
-        top_p=np.array([p.top_p for p in params], np.float32),
-        min_p=np.array([p.min_p for p in params], np.float32),
-        seeds=np.array([p.seed for p in params], np.int64),
-        positions=np.array([len(sequence.tokens) for sequence in sequences], np.int64),
-        penalties=_penalties(sequences) if shaped else None,
-        bias=_bias(sequences) if shaped else None,
-        mask=_mask(sequences, vocab) if shaped else None,
+def sampling_rows(step: StepInput, vocab: int) -> SamplingRows:
+    """All samples of a step, as `Backend.sample` takes them."""
+    settings, count = step.settings, len(step.sampled)
+    return SamplingRows(
+        temperatures=settings["temperature"].copy(),
+        top_k=np.minimum(settings["top_k"], vocab),
+        top_p=settings["top_p"].copy(),
+        min_p=settings["min_p"].copy(),
+        seeds=settings["seed"].copy(),
+        positions=step.places.astype(np.int64),
+        penalties=_penalties(step.edits, count),
+        bias=_bias(step.edits, count),
+        mask=_mask(step.edits, count),
     )
 
 
 _NOTHING: Ints = np.empty(0, np.int32)
 
 
-def _penalties(sequences: Row[Sequence]) -> ops.Penalties | None:
-    seen = [sequence.shaping.seen if sequence.shaping else None for sequence in sequences]
-    if not any(seen):
+def _penalties(edits: tuple[LogitsEdit, ...], count: int) -> Penalties | None:
+    penalised = {edit.sample: edit for edit in edits if len(edit.tokens) or edit.newest_unknown}
+    if not penalised:
         return None
-    tokens, counts = [], []
-    for sequence, tally in zip(sequences, seen, strict=True):
-        if tally is not None:
-            tally.update(sequence.tokens)
-        own_tokens, own_counts = (_NOTHING, _NOTHING) if tally is None else tally.arrays()
-        tokens.append(own_tokens)
-        counts.append(own_counts)
-    params = [sequence.sampling for sequence in sequences]
-    return ops.Penalties(
-        offsets=_offsets(tokens),
-        tokens=np.concatenate(tokens),
-        counts=np.concatenate(counts),
-        repetition=np.array([p.repetition_penalty for p in params], np.float32),
-        frequency=np.array([p.frequency_penalty for p in params], np.float32),
-        presence=np.array([p.presence_penalty for p in params], np.float32),
+    none = LogitsEdit(0)
+    rows = [penalised.get(sample, none) for sample in range(count)]
+    return Penalties(
+        offsets=_offsets(edit.tokens for edit in rows),
+        tokens=np.concatenate([edit.tokens for edit in rows]),
+        counts=np.concatenate([edit.counts for edit in rows]),
+        repetition=np.array([edit.repetition for edit in rows], np.float32),
+        frequency=np.array([edit.frequency for edit in rows], np.float32),
+        presence=np.array([edit.presence for edit in rows], np.float32),
     )
 
 
-def _bias(sequences: Row[Sequence]) -> ops.Bias | None:
-    if not any(sequence.sampling.logit_bias for sequence in sequences):
+def _bias(edits: tuple[LogitsEdit, ...], count: int) -> Bias | None:
+    biased = {edit.sample: edit for edit in edits if len(edit.bias_tokens)}
+    if not biased:
         return None
-    shapings = [sequence.shaping for sequence in sequences]
-    tokens = [_NOTHING if shaping is None else shaping.bias_tokens for shaping in shapings]
-    values = [shaping.bias_values for shaping in shapings if shaping is not None]
-    return ops.Bias(offsets=_offsets(tokens), tokens=np.concatenate(tokens), values=np.concatenate(values))
+    tokens = [biased[sample].bias_tokens if sample in biased else _NOTHING for sample in range(count)]
+    values = [biased[sample].bias_values for sample in sorted(biased)]
+    return Bias(offsets=_offsets(tokens), tokens=np.concatenate(tokens), values=np.concatenate(values))
 
 
-def _mask(sequences: Row[Sequence], vocab: int) -> ops.Mask | None:
-    bits: list[Ints] = []
-    index = np.full(len(sequences), -1, np.int32)
-    for row, sequence in enumerate(sequences):
-        mask = sequence.shaping.mask(sequence.generated, vocab) if sequence.shaping else None
-        if mask is not None:
-            index[row] = len(bits)
-            bits.append(mask)
-    return ops.Mask(np.stack(bits), index) if bits else None
+def _mask(edits: tuple[LogitsEdit, ...], count: int) -> Mask | None:
+    masked = [edit for edit in edits if edit.mask is not None]
+    if not masked:
+        return None
+    index = np.full(count, -1, np.int32)
+    index[[edit.sample for edit in masked]] = np.arange(len(masked))
+    return Mask(np.stack([edit.mask for edit in masked if edit.mask is not None]), index)
 
 
 def _offsets(parts: Iterable[Ints]) -> Ints:

@@ -1,4 +1,4 @@
-"""A decoder-only transformer of the Llama family, over the operations of kernels/ and a paged KV cache.
+"""A decoder-only transformer, as its description says, over a kernels' backend and a paged KV cache.
 
 Knows tokens, positions and a plan of where they lie; knows no sequence, block table or request.
 
@@ -10,62 +10,54 @@ ids -> embedding -> [ norm -> qkv -> rope, write KV -> attention -> out -> +
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from engine.models.config import DecoderConfig, RopeConfig
-from engine.models.loading.weights import Checkpoint, RandomWeights
-from kernels import ops
-from kernels.ops import AttentionPlan, Form, Linear
+from engine.models.attention import Attention, inverse_frequencies
+from engine.models.config import DecoderConfig
+from engine.models.mlp import GatedMlp
+from kernels.backend import Backend, FusedLayers, LayerWeights, Linear, Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Weights of one layer. qkv is queries, keys, values; gate_up is gate, up: one product each."""
+    """Weights of one layer."""
 
-    input_norm: Tensor
-    qkv: Linear
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    out: Linear
-    mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
-    rotates: bool
+    attention: Attention
+    mlp: GatedMlp
 
 
 class Decoder:
     """The weights, and the three parts of a forward pass."""
 
     def __init__(
-        self, config: DecoderConfig, embedding: Tensor, layers: list[Layer], norm: Tensor, head: Linear
+        self,
+        config: DecoderConfig,
+        backend: Backend,
+        embedding: Tensor,
+        layers: list[Layer],
+        norm: Tensor,
+        head: Linear,
     ) -> None:
         self.config = config
+        self.backend = backend
         self.embedding = embedding
         """[vocab, hidden], in the checkpoint's dtype: rows are converted as they are looked up."""
         self.layers = layers
         self.norm = norm
         self.head = head
         self.dtype = norm.dtype
-        self.inv_freq = inverse_frequencies(config.rope, config.head_dim).to(norm.device)
-        self._fused = ops.fuse_layers(
-            layers,
-            heads=config.heads,
-            kv_heads=config.kv_heads,
-            head_dim=config.head_dim,
-            eps=config.rms_norm_eps,
-            inv_freq=self.inv_freq,
-        )
+        ropes = {layer.attention.rope for layer in layers if layer.attention.rope is not None}
+        self._frequencies = {rope: inverse_frequencies(rope, config.head_dim).to(norm.device) for rope in ropes}
+        self._fused = self._fuse()
 
     def embed(self, ids: Tensor) -> Tensor:
         """[T, hidden] of token ids [T]."""
         return self.embedding.index_select(0, ids).to(self.dtype)
 
-    def forward(self, residual: Tensor, kv: Sequence[Tensor], plan: AttentionPlan) -> Tensor:
+    def forward(self, residual: Tensor, kv: Sequence[Tensor], plan: Plan) -> Tensor:
         """Hidden states [T, hidden] before the last norm, of embedded tokens that lie as `plan` says; in place.
 
         `kv` holds each layer's pool; the tokens' keys and values are written there.
@@ -73,110 +65,54 @@ class Decoder:
         if self._fused is not None:
             self._fused.run(residual, kv, plan)
             return residual
-        config, eps = self.config, self.config.rms_norm_eps
-        scale = config.head_dim**-0.5
-        angles = ops.rope_angles(plan.positions, self.inv_freq, 1.0, self.dtype)
+        on = self.backend
+        angles = {
+            rope: on.rope_angles(plan.positions, inv_freq, 1.0, self.dtype)
+            for rope, inv_freq in self._frequencies.items()
+        }
         for layer, pool in zip(self.layers, kv, strict=True):
-            qkv = ops.norm_linear(residual, layer.input_norm, eps, layer.qkv).view(len(residual), -1, config.head_dim)
-            norms = (layer.q_norm, layer.k_norm, eps) if layer.q_norm is not None and layer.k_norm is not None else None
-            q = ops.rope_and_cache(qkv, config.heads, angles if layer.rotates else None, pool, plan, norms)
-            ops.add_linear(ops.paged_attention(q, pool, plan, scale).flatten(1), layer.out, residual)
-            ops.add_linear(ops.norm_swiglu(residual, layer.mlp_norm, eps, layer.gate_up), layer.down, residual)
+            layer.attention.add_to(residual, pool, plan, angles, on)
+            layer.mlp.add_to(residual, on)
         return residual
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, vocab] of the rows of `forward`'s result that are wanted, [R, hidden]."""
-        return ops.norm_linear(hidden, self.norm, self.config.rms_norm_eps, self.head)
+        return self.backend.norm_linear(hidden, self.norm, self.config.norm.eps, self.head)
 
+    def weights_dtype(self) -> str:
+        """Of the layers' largest matrices."""
+        return self.backend.weights_dtype(self.layers[0].mlp.gate_up)
 
-def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
-    """Rotary frequencies, float32 [head_dim / 2]; as transformers' modeling_rope_utils computes them."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).to(torch.float32) / head_dim
-    inv_freq = 1.0 / (rope.theta**exponents)
-    if rope.type == "linear":
-        return inv_freq / rope.factor
-    if rope.type == "llama3":
-        return _llama3_frequencies(inv_freq, rope)
-    return inv_freq
-
-
-def _llama3_frequencies(inv_freq: Tensor, rope: RopeConfig) -> Tensor:
-    """Long wavelengths are stretched by `factor`, short ones kept, those between blended (Llama 3.1)."""
-    longest = rope.original_context / rope.low_freq_factor
-    shortest = rope.original_context / rope.high_freq_factor
-    wavelength = 2 * math.pi / inv_freq
-    scaled = torch.where(wavelength > longest, inv_freq / rope.factor, inv_freq)
-    smooth = (rope.original_context / wavelength - rope.low_freq_factor) / (
-        rope.high_freq_factor - rope.low_freq_factor
-    )
-    blended = (1 - smooth) * scaled / rope.factor + smooth * scaled
-    between = ~(wavelength < shortest) * ~(wavelength > longest)
-    return torch.where(between, blended, scaled)
-
-
-def build_decoder(
-    config: DecoderConfig,
-    checkpoint: Checkpoint | RandomWeights,
-    dtype: torch.dtype,
-    device: str,
-    progress: Callable[[int, int], None],
-    choose_form: Callable[[Tensor], Form] | None = None,
-) -> Decoder:
-    """The decoder with the checkpoint's weights, in `dtype` on `device`. `progress` gets layers done and in all.
-    `choose_form`, for the C++ kernels of the CPU, says how each matrix is held.
-
-    Raises ModelError for a tensor that is missing, of a wrong shape, or left over.
-    """
-    hidden, head_dim = config.hidden_size, config.head_dim
-    q_size, kv_size = config.heads * head_dim, config.kv_heads * head_dim
-
-    def vector(name: str, size: int) -> Tensor:
-        return checkpoint.take(name, size).to(device, dtype)
-
-    def pack(weight: Tensor, bias: Tensor | None) -> Linear:
-        if choose_form is None:
-            return ops.pack_linear(weight.to(device, dtype), bias)
-        return ops.pack_linear(weight, bias, choose_form(weight))
-
-    def packed(names: Sequence[str], sizes: Sequence[int], inputs: int, bias: bool) -> Linear:
-        """One product for several linear layers of the checkpoint that read the same input."""
-        weights = [checkpoint.take(f"{n}.weight", size, inputs) for n, size in zip(names, sizes, strict=True)]
-        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
-        biases = [vector(f"{n}.bias", size) for n, size in zip(names, sizes, strict=True)] if bias else None
-        return pack(weight, torch.cat(biases) if biases else None)
-
-    def layer(index: int) -> Layer:
-        here = f"model.layers.{index}"
-        attention, mlp = f"{here}.self_attn", f"{here}.mlp"
-        return Layer(
-            input_norm=vector(f"{here}.input_layernorm.weight", hidden),
-            qkv=packed(
-                [f"{attention}.{part}_proj" for part in "qkv"], [q_size, kv_size, kv_size], hidden, config.qkv_bias
-            ),
-            q_norm=vector(f"{attention}.q_norm.weight", head_dim) if config.qk_norm else None,
-            k_norm=vector(f"{attention}.k_norm.weight", head_dim) if config.qk_norm else None,
-            out=packed([f"{attention}.o_proj"], [hidden], q_size, config.output_bias),
-            mlp_norm=vector(f"{here}.post_attention_layernorm.weight", hidden),
-            gate_up=packed(
-                [f"{mlp}.{part}_proj" for part in ("gate", "up")],
-                [config.intermediate_size] * 2,
-                hidden,
-                config.mlp_bias,
-            ),
-            down=packed([f"{mlp}.down_proj"], [hidden], config.intermediate_size, config.mlp_bias),
-            rotates=config.rope_layers[index],
+    def _fuse(self) -> FusedLayers | None:
+        """All layers as one operation, where they rotate alike and norm alike and the backend has one for them."""
+        first = self.config.layers[0].attention
+        eps = {half.eps for layer in self.layers for half in (layer.attention, layer.mlp)}
+        eps |= {layer.attention.qk_norms[2] for layer in self.layers if layer.attention.qk_norms is not None}
+        if len(self._frequencies) != 1 or len(eps) != 1:
+            return None
+        (inv_freq,) = self._frequencies.values()
+        return self.backend.fuse_layers(
+            [_weights(layer) for layer in self.layers],
+            heads=first.heads,
+            kv_heads=first.kv_heads,
+            head_dim=first.head_dim,
+            scale=first.scale,
+            eps=eps.pop(),
+            inv_freq=inv_freq,
         )
 
-    embedding = checkpoint.take("model.embed_tokens.weight", config.vocab_size, hidden).to(device)
-    layers = []
-    for index in range(config.num_layers):
-        layers.append(layer(index))
-        progress(index + 1, config.num_layers)
-    norm = vector("model.norm.weight", hidden)
-    if config.tied_embeddings:
-        head = pack(embedding, None)
-    else:
-        head = packed(["lm_head"], [config.vocab_size], hidden, False)
-    # A tied checkpoint may repeat the embedding as lm_head; old ones carry the rotary frequencies, which are computed.
-    checkpoint.check_all_taken((".rotary_emb.inv_freq",), ignored=("lm_head.weight",) if config.tied_embeddings else ())
-    return Decoder(config, embedding, layers, norm, head)
+
+def _weights(layer: Layer) -> LayerWeights:
+    attention, mlp = layer.attention, layer.mlp
+    q_norm, k_norm, _ = attention.qk_norms or (None, None, 0.0)
+    return LayerWeights(
+        input_norm=attention.norm,
+        qkv=attention.qkv,
+        q_norm=q_norm,
+        k_norm=k_norm,
+        out=attention.out,
+        mlp_norm=mlp.norm,
+        gate_up=mlp.gate_up,
+        down=mlp.down,
+        rotates=attention.rope is not None,
+    )

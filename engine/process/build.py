@@ -54,7 +54,7 @@ def build(config: EngineConfig, tell: Callable[[LoadProgress], None]) -> Engine:
         grammars=GrammarCompiler(path, model.info.vocab_size),
     )
     tell(LoadProgress(stage="warming", detail="first step"))
-    runner.warm_up()
+    runner.warm_up(lambda what, done, total: tell(LoadProgress(stage="warming", detail=what, done=done, total=total)))
     if host_slots:
         core.costs.saw_blocks(*runner.time_swap())
     info = msgspec.structs.replace(model.info, max_context=core.max_context)

@@ -10,7 +10,6 @@ import torch
 
 from engine.models.errors import ModelError
 from engine.process.config import EngineConfig
-from engine.protocol import SamplingParams
 
 if TYPE_CHECKING:
     from engine.models.loading.load import LoadedModel
@@ -68,25 +67,15 @@ def _gpu_budget(config: EngineConfig, model: LoadedModel) -> int:
 @torch.inference_mode()
 def _measure_activations(config: EngineConfig, model: LoadedModel) -> int:
     """Bytes that a step of as many tokens, and the logits of as many sequences, as there may be takes beside KV."""
-    from engine.execution.runner import Runner
-    from engine.requests.sequence import Sequence, Span, Step
+    from engine.execution.runner import Runner, prompt_step
 
     step_tokens, max_running = config.limits(model.device)
     count = min(step_tokens, model.info.max_context)
     blocks = -(-count // config.block_size)
     runner = Runner(model, blocks, config.block_size)
-    sequence = Sequence(
-        id=0,
-        request_id="",
-        session="",
-        tokens=[0] * count,
-        prompt_len=count,
-        sampling=SamplingParams(max_tokens=1, temperature=0, seed=0),
-        table=list(range(1, blocks + 1)),
-    )
     torch.cuda.reset_peak_memory_stats(model.device)
     before = torch.cuda.memory_allocated(model.device)
-    runner.execute(Step(0, [Span(sequence, 0, count)]))
+    runner.execute(prompt_step([(0, count)], config.block_size))
     peak = torch.cuda.max_memory_allocated(model.device) - before
     return peak + max_running * model.config.vocab_size * model.dtype.itemsize
 

@@ -113,6 +113,9 @@ class StepReport(Message, frozen=True):
     """(sequence, tokens in its blocks) of each sequence that changed."""
     preempted: list[Preemption] = []
     """In this step."""
+    compilations: int = 0
+    """Kernels compiled and CUDA graphs captured since the engine said that it was ready: steps waited for each of them.
+    It makes all it needs before, so 0 is what is wanted."""
     shadows: list[ShadowStatus] = []
     """Every now and then (about twice a second), how other policies would fare; empty otherwise."""
 

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.protocol import SamplingParams, TokenLogprobs
-from engine.sampling.logits_processors import Shaping
+from engine.protocol import SamplingParams
+from engine.sampling.logits_processors import LogitsProcessor
 
 if TYPE_CHECKING:
     from engine.requests.beams import BeamGroup
-
-
-UNKNOWN = -1
-"""A token that a step on its way will bring."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +32,7 @@ class Sequence:
     request_id: str
     session: str
     tokens: list[int]
-    """Prompt and generated token ids; the last ones may still be UNKNOWN."""
+    """Prompt and generated token ids; the last ones may still be UNKNOWN: a step on its way will bring them."""
     prompt_len: int
     sampling: SamplingParams
     salt: bytes = b""
@@ -69,18 +65,23 @@ class Sequence:
     swapped: list[int] = field(default_factory=list)
     """Host slot of each logical block, while the sequence's KV waits in host memory."""
     swapped_tokens: int = 0
-    shaping: Shaping | None = field(init=False)
+    processor: LogitsProcessor | None = field(init=False)
     """None: temperature and the filters of likely tokens are all there is."""
+    plain: bool = field(init=False)
+    """True when a token is all that it wants of a step, chosen by temperature and filters alone."""
     scored: int = 0
-    """Prompt tokens whose log probabilities have been told, the first one (which has none) not counted."""
-
+    """Prompt tokens whose log probabilities a step has been asked for, the first one (which has none) not counted."""
+    sent: int = 0
+    """Entries at the beginning of `table` that the runner knows. The block tables lower it when they change one."""
     promised: int = 0
     """Tokens at the end that are UNKNOWN."""
     ended: bool = False
     """Has been taken out for good."""
 
     def __post_init__(self) -> None:
-        self.shaping = Shaping.of(self.sampling, self.prompt_len)
+        self.processor = LogitsProcessor.of(self.sampling, self.prompt_len)
+        wants = self.sampling.logprobs is not None or self.sampling.prompt_logprobs is not None
+        self.plain = self.processor is None and not wants
 
     @property
     def known(self) -> int:
@@ -95,13 +96,9 @@ class Sequence:
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether the device can go on with it before its last token is known here."""
-        return (
-            self.shaping is None
-            and self.group is None
-            and self.sampling.logprobs is None
-            and self.sampling.prompt_logprobs is None
-        )
+        """Whether the device can go on with it before its last token is known here. Where a grammar stands, and which
+        beams live on, is decided here."""
+        return self.group is None and self.sampling.grammar is None
 
     @property
     def scores_prompt(self) -> bool:
@@ -154,24 +151,6 @@ class Step:
     """(source, destination) blocks, in all layers (copy-on-write)."""
     swap_in: list[tuple[int, int]] = field(default_factory=list)
     """(host slot, block)."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What the executor hands back."""
-
-    tokens: list[int]
-    """One sampled token for each span that samples, followed by one for each of its forks; in order.
-    Beams get none: see `top`."""
-    top: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
-    """For each beam that reached its newest token, by sequence id: the best next tokens and their log
-    probabilities, best first."""
-    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
-    """Of each of `tokens`, None where nobody asked; empty when nobody at all did."""
-    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
-    """Of the next prompt tokens of each sequence, by its id, that wants them."""
-    swap_s: float = 0.0
-    """Seconds spent moving blocks between device and host."""
 
 
 def common_prefix(one: list[int], other: list[int]) -> int:

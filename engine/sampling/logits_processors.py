@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+_NOTHING: Ints = np.empty(0, np.int32)
 
 
 class SeenTokens:
@@ -31,39 +32,51 @@ class SeenTokens:
         self._tokens = array("i")
         self._counts = array("i")
 
-    def update(self, tokens: list[int]) -> None:
-        """Take in what was appended to the prompt and answer since the last call."""
-        for position in range(self._read, len(tokens)):
+    def update(self, tokens: list[int], known: int) -> None:
+        """Take in what was appended to the first `known` tokens of prompt and answer since the last call."""
+        for position in range(self._read, known):
             place = self._place.setdefault(tokens[position], len(self._tokens))
             if place == len(self._tokens):
                 self._tokens.append(tokens[position])
                 self._counts.append(0)
             self._counts[place] += position >= self._prompt_len
-        self._read = len(tokens)
+        self._read = max(self._read, known)
 
     def arrays(self) -> tuple[Ints, Ints]:
         """(tokens, counts), copies."""
         return np.array(self._tokens, np.int32), np.array(self._counts, np.int32)
 
 
-class Shaping:
+class LogitsProcessor:
     """Penalties, bias and allowed tokens of one sequence."""
 
     @staticmethod
-    def of(params: SamplingParams, prompt_len: int) -> Shaping | None:
+    def of(params: SamplingParams, prompt_len: int) -> LogitsProcessor | None:
         """None when the parameters ask for none of this."""
         masked = params.allowed_token_ids or params.bad_token_ids or params.min_tokens or params.grammar
-        return Shaping(params, prompt_len) if masked or params.logit_bias or _penalises(params) else None
+        return LogitsProcessor(params, prompt_len) if masked or params.logit_bias or _penalises(params) else None
 
     def __init__(self, params: SamplingParams, prompt_len: int) -> None:
         self._params = params
-        self.seen = SeenTokens(prompt_len) if _penalises(params) else None
+        self._seen = SeenTokens(prompt_len) if _penalises(params) else None
         self.bias_tokens: Ints = np.array([token for token, _ in params.logit_bias], np.int32)
         self.bias_values: Floats = np.array([value for _, value in params.logit_bias], np.float32)
         self.matcher: Matcher | None = None
         """Where the sequence stands in its grammar; given to it before it is first scheduled."""
         self._always: Ints | None = None
         """The mask of allowed_token_ids and bad_token_ids, once it has been needed."""
+
+    @property
+    def penalises(self) -> bool:
+        """True when the tokens seen so far change the logits."""
+        return self._seen is not None
+
+    def seen_tokens(self, tokens: list[int], known: int) -> tuple[Ints, Ints]:
+        """(distinct tokens, how often each was generated) of the first `known` of `tokens`; none without penalties."""
+        if self._seen is None:
+            return _NOTHING, _NOTHING
+        self._seen.update(tokens, known)
+        return self._seen.arrays()
 
     def mask(self, generated: int, vocab: int) -> Ints | None:
         """The packed mask (kernels.sampling.Mask) for the token after `generated` ones; None: all are allowed."""

@@ -152,9 +152,6 @@ class Scheduler:
             if plan.budget == 0 or (_is_prefill(sequence) and self._waits_before(sequence)):
                 return
             if sequence.table and sequence.id not in plan.spans:  # not preempted or planned by one before it
-                if sequence.group is None:
-                    self._grow(plan, sequence, min(len(sequence.tokens) - sequence.computed, plan.budget))
-                    continue
                 for member, count in self._work(sequence, plan.budget):
                     if not self._grow(plan, member, count):
                         break
@@ -167,6 +164,8 @@ class Scheduler:
         """What to compute with a running sequence: (sequence, tokens). Beams decode in lockstep or not at all."""
         missing = len(sequence.tokens) - sequence.computed
         group = sequence.group
+        if missing == 0:  # a step on its way brings its next token
+            return []
         if group is None or len(group.beams) == 1:
             return [(sequence, min(missing, budget))]
         if missing > 1:  # recomputed after preemption: up to where the others are

@@ -11,7 +11,7 @@ memory.py   memory for weights
 linear.py   attention.py   layers.py   the operations; what is not here is torch's
 """
 
-from kernels.cpp.attention import paged_attention, plan_attention, rope_and_cache
+from kernels.cpp.attention import paged_attention, plan_attention, rope_and_cache_kv
 from kernels.cpp.build import start
 from kernels.cpp.layers import fuse_layers
 from kernels.cpp.linear import add_linear, choose_form, linear, norm_linear, norm_swiglu, pack_linear
@@ -26,6 +26,6 @@ __all__ = [
     "pack_linear",
     "paged_attention",
     "plan_attention",
-    "rope_and_cache",
+    "rope_and_cache_kv",
     "start",
 ]

@@ -68,13 +68,13 @@ def pool_of(kv: Tensor) -> Pool:
     return Pool(kv.data_ptr(), heads, block_size, dim, kv.dtype == torch.bfloat16)
 
 
-def rope_and_cache(
+def rope_and_cache_kv(
     qkv: Tensor,
     heads: int,
     angles: tuple[Tensor, Tensor] | None,
     kv: Tensor,
     plan: CppPlan,
-    norms: tuple[Tensor, Tensor, float] | None,
+    norms: tuple[Tensor, Tensor, float] | None = None,
 ) -> Tensor:
     q_norm, k_norm, eps = norms or (None, None, 0.0)
     half = qkv.shape[-1] // 2

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.cpp.library import FORMS, Form, Linear, library, pointer
 from kernels.cpp.memory import Slabs
-from kernels.torch.elementwise import silu_mul
+from kernels.torch.elementwise import silu_and_mul
 
 _PLAIN, _ADD, _SWIGLU = 0, 1, 2
 PANEL = 32
@@ -103,7 +103,7 @@ def norm_linear(x: Tensor, norm: Tensor, eps: float, packed: PanelLinear) -> Ten
 def norm_swiglu(x: Tensor, norm: Tensor, eps: float, packed: PanelLinear) -> Tensor:
     width = packed.out_features // 2
     if width % PANEL:  # gate and up of an output are not in the same place of two panels
-        return silu_mul(norm_linear(x, norm, eps, packed))
+        return silu_and_mul(norm_linear(x, norm, eps, packed))
     return _run(x, packed, _SWIGLU, _floats(len(x), width), norm, eps)
 
 

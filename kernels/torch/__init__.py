@@ -1,7 +1,7 @@
 """Plain torch: the CPU implementation, and the reference for every other. Contracts are in kernels/ops.py."""
 
-from kernels.torch.attention import copy_blocks, move_blocks, paged_attention, plan_attention, rope_and_cache
-from kernels.torch.elementwise import rms_norm, rope_angles, silu_mul, zeros
+from kernels.torch.attention import copy_blocks, move_blocks, paged_attention, plan_attention, rope_and_cache_kv
+from kernels.torch.elementwise import rms_norm, rope_angles, silu_and_mul, zeros
 from kernels.torch.linear import add_linear, linear, norm_linear, norm_swiglu, pack_linear
 from kernels.torch.sampling import greedy, logprobs, sample
 
@@ -18,9 +18,9 @@ __all__ = [
     "paged_attention",
     "plan_attention",
     "rms_norm",
-    "rope_and_cache",
+    "rope_and_cache_kv",
     "rope_angles",
     "sample",
-    "silu_mul",
+    "silu_and_mul",
     "zeros",
 ]

@@ -168,7 +168,7 @@ def _groups(lengths: dict[int, int], block_size: int, block_bytes: int) -> list[
     return groups
 
 
-def rope_and_cache(
+def rope_and_cache_kv(
     qkv: Tensor,
     heads: int,
     angles: tuple[Tensor, Tensor] | None,

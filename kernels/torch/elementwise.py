@@ -21,7 +21,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return functional.rms_norm(x, weight.shape, weight, eps)
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
+def silu_and_mul(gate_up: Tensor) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return functional.silu(gate).mul_(up)
 

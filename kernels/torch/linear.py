@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.torch.elementwise import rms_norm, silu_mul
+from kernels.torch.elementwise import rms_norm, silu_and_mul
 
 _ROWS_HINT = 32
 """Rows oneDNN chooses the layout for. 1 gives a layout that is up to twice slower from 2 rows on; 8 to 128 measured
@@ -69,7 +69,7 @@ def norm_linear(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Te
 
 
 def norm_swiglu(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
-    return silu_mul(norm_linear(x, norm, eps, packed))
+    return silu_and_mul(norm_linear(x, norm, eps, packed))
 
 
 def add_linear(x: Tensor, packed: PackedLinear, residual: Tensor) -> None:

@@ -18,9 +18,9 @@ from kernels.triton.launch import (
     pack_linear,
     paged_attention,
     rms_norm,
-    rope_and_cache,
+    rope_and_cache_kv,
     rope_angles,
-    silu_mul,
+    silu_and_mul,
     zeros,
 )
 from kernels.triton.plan import plan_attention
@@ -38,9 +38,9 @@ __all__ = [
     "paged_attention",
     "plan_attention",
     "rms_norm",
-    "rope_and_cache",
+    "rope_and_cache_kv",
     "rope_angles",
     "sample",
-    "silu_mul",
+    "silu_and_mul",
     "zeros",
 ]

@@ -20,13 +20,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.triton.compilations import kernel
+
 ITEM_FIELDS = 6
 """first query, queries, table row, first key, key after the last, part (-1: none, the result is written)."""
 MERGE_FIELDS = 3
 """query, first of its entries in the list of parts, entry after the last."""
 
 
-@triton.jit
+@kernel(varies=("tables", "positions", "items", "count", "lse", "table_stride"))
 def attend_items(
     q,
     kv,
@@ -214,7 +216,7 @@ def _attend(
         tl.store(lse + place, tl.where(total > 0, best + tl.log2(total), float("-inf")), mask=real)
 
 
-@triton.jit
+@kernel(varies=("lse", "merges", "count", "entries"))
 def merge_parts(
     parts,
     lse,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
+from kernels.triton.compilations import kernel
 
-@triton.jit
+
+@kernel(varies=("pairs",))
 def copy_block_pairs(source, destination, pairs, WORDS: tl.constexpr, BLOCK: tl.constexpr):
     """For each pair (a, b): block b of destination = block a of source, both read as int32 words, WORDS to a block."""
     a = tl.load(pairs + tl.program_id(0) * 2).to(tl.int64)
@@ -17,7 +18,7 @@ def copy_block_pairs(source, destination, pairs, WORDS: tl.constexpr, BLOCK: tl.
     tl.store(destination + b * WORDS + word, value, mask=inside)
 
 
-@triton.jit
+@kernel(varies=("patches", "count", "table_stride"))
 def patch_tables(tables, patches, count, table_stride, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """tables[row, index] = block for `count` patches (row, index, block); a row and index occur once."""
     if PDL:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
+from kernels.triton.compilations import kernel
 
-@triton.jit
+
+@kernel(varies=("ids", "newest"))
 def embed_tokens(ids, newest, embedding, out, hidden, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """out[t] = embedding[ids[t]]; a negative id -(r + 1) stands for the token row r sampled last, newest[r]."""
     token = tl.program_id(0)
@@ -22,8 +23,8 @@ def embed_tokens(ids, newest, embedding, out, hidden, BLOCK: tl.constexpr, PDL: 
     tl.store(out + token.to(tl.int64) * hidden + column, value.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def norm_rows(x, weight, out, size, eps, BLOCK: tl.constexpr, PDL: tl.constexpr):
+@kernel()
+def rms_norm(x, weight, out, size, eps, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """RMSNorm of rows of `size` numbers, computed in float32; one row a program."""
     column = tl.arange(0, BLOCK)
     inside = column < size
@@ -37,8 +38,8 @@ def norm_rows(x, weight, out, size, eps, BLOCK: tl.constexpr, PDL: tl.constexpr)
     tl.store(out + start + column, (value * w).to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def gate_rows(gate_up, out, size, BLOCK: tl.constexpr, PDL: tl.constexpr):
+@kernel()
+def silu_and_mul(gate_up, out, size, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """out = silu(gate) * up, for rows of `size` gates followed by as many ups."""
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -51,7 +52,7 @@ def gate_rows(gate_up, out, size, BLOCK: tl.constexpr, PDL: tl.constexpr):
     tl.store(out + token * size + column, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@kernel(varies=("positions",))
 def rotation_angles(positions, inv_freq, cos, sin, scaling, half, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """Cosines and sines of a step, float32 [T, half]."""
     if PDL:
@@ -66,8 +67,8 @@ def rotation_angles(positions, inv_freq, cos, sin, scaling, half, BLOCK: tl.cons
     tl.store(sin + to, tl.sin(angle) * scaling, mask=inside)
 
 
-@triton.jit
-def rotate_and_cache(
+@kernel(varies=("tables", "rows", "positions", "table_stride"))
+def rope_and_cache_kv(
     qkv,
     cos,
     sin,

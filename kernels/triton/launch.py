@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.torch.linear import PackedLinear
+from kernels.triton import elementwise
 from kernels.triton.attention import attend_items, merge_parts
-from kernels.triton.copies import copy_block_pairs
-from kernels.triton.elementwise import gate_rows, norm_rows, rotate_and_cache, rotation_angles
+from kernels.triton.copies import copy_block_pairs, patch_tables
 from kernels.triton.linear import few_rows_linear
 from kernels.triton.overlap import NO_OVERLAP, overlap
-from kernels.triton.plan import AttentionPlan, Items, multiprocessors
-from kernels.triton.work import NARROW_ROWS, WIDE_ROWS
+from kernels.triton.plan import AttentionPlan, Items, has_little_room, multiprocessors
+from kernels.triton.work import WIDE_ROWS, narrow_rows
 
 _SMALL = 1 << 22
 """Numbers of a weight below which a product takes no longer than a launch. Larger ones fill the GPU, and a kernel
@@ -47,6 +47,16 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     return functional.linear(x, packed.weight, packed.bias)
 
 
+def linear_into(x: Tensor, packed: PackedLinear, out: Tensor) -> None:
+    """As `linear`, into `out` [T, out], which is contiguous."""
+    if _takes_few(x):
+        _few_rows(x, packed, out)
+        return
+    torch.mm(x, packed.weight.t(), out=out)
+    if packed.bias is not None:
+        out.add_(packed.bias)
+
+
 def norm_linear(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Tensor:
     return linear(rms_norm(x, norm, eps), packed)
 
@@ -56,7 +66,7 @@ def norm_swiglu(x: Tensor, norm: Tensor, eps: float, packed: PackedLinear) -> Te
     if _takes_few(x):
         out = torch.empty(len(x), packed.out_features // 2, dtype=x.dtype, device=x.device)
         return _few_rows(x, packed, out, gate=True)
-    return silu_mul(functional.linear(x, packed.weight, packed.bias))
+    return silu_and_mul(functional.linear(x, packed.weight, packed.bias))
 
 
 def add_linear(x: Tensor, packed: PackedLinear, residual: Tensor) -> None:
@@ -70,7 +80,7 @@ def add_linear(x: Tensor, packed: PackedLinear, residual: Tensor) -> None:
 
 def _takes_few(x: Tensor) -> bool:
     """Few rows of a 16-bit type: in float32 the tensor cores would round more than float32 promises."""
-    return len(x) <= FEW_ROWS and x.dtype == torch.bfloat16
+    return len(x) <= FEW_ROWS and x.dtype != torch.float32
 
 
 def _few_rows(x: Tensor, packed: PackedLinear, out: Tensor, *, gate: bool = False, add: bool = False) -> Tensor:
@@ -114,33 +124,38 @@ def _few_rows_settings(columns: int, inputs: int, gate: bool) -> tuple[int, int,
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     size = x.shape[-1]
     x = x.contiguous()
+    if x.data_ptr() % 16:  # some rows of a tensor of odd width; the kernel is compiled for aligned ones
+        x = x.clone()
     out = torch.empty_like(x)
     block = _power(size)
-    norm_rows[(x.numel() // size,)](
+    elementwise.rms_norm[(x.numel() // size,)](
         x, weight, out, size, eps, BLOCK=block, num_warps=min(8, max(1, block // 512)), **overlap(x)
     )
     return out
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
+def silu_and_mul(gate_up: Tensor) -> Tensor:
     tokens, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(tokens, size, dtype=gate_up.dtype, device=gate_up.device)
     block = min(2048, _power(size))
-    gate_rows[(tokens, triton.cdiv(size, block))](gate_up, out, size, BLOCK=block, num_warps=4, **overlap(out))
+    elementwise.silu_and_mul[(tokens, triton.cdiv(size, block))](
+        gate_up, out, size, BLOCK=block, num_warps=4, **overlap(out)
+    )
     return out
 
 
 def rope_angles(positions: Tensor, inv_freq: Tensor, scaling: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """float32 [T, D / 2] whatever `dtype`: the rotation itself is computed in float32."""
     half = len(inv_freq)
-    cos, sin = torch.empty(2, len(positions), half, dtype=torch.float32, device=positions.device).unbind(0)
-    rotation_angles[(len(positions),)](
+    # Two allocations: each begins at an aligned address, whatever the number of tokens.
+    cos, sin = (torch.empty(len(positions), half, dtype=torch.float32, device=positions.device) for _ in range(2))
+    elementwise.rotation_angles[(len(positions),)](
         positions, inv_freq, cos, sin, scaling, half, BLOCK=_power(half), num_warps=1, **overlap(cos)
     )
     return cos, sin
 
 
-def rope_and_cache(
+def rope_and_cache_kv(
     qkv: Tensor,
     heads: int,
     angles: tuple[Tensor, Tensor] | None,
@@ -152,7 +167,7 @@ def rope_and_cache(
     head_tile = min(8, _power(all_heads))
     cos, sin = angles if angles is not None else (qkv, qkv)
     q_norm, k_norm, eps = norms if norms is not None else (qkv, qkv, 0.0)
-    rotate_and_cache[(tokens, triton.cdiv(all_heads, head_tile))](
+    elementwise.rope_and_cache_kv[(tokens, triton.cdiv(all_heads, head_tile))](
         qkv,
         cos,
         sin,
@@ -185,9 +200,11 @@ def paged_attention(
 ) -> Tensor:
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     both = bool(plan.wide.grid and plan.narrow.grid)
-    for items, rows in ((plan.wide, WIDE_ROWS), (plan.narrow, NARROW_ROWS)):
-        if items.grid:
-            _attend(q, kv, plan, items, rows, both, out, scale, window, soft_cap)
+    few = narrow_rows(plan.heads // plan.kv_heads)
+    if plan.wide.grid:
+        _attend(q, kv, plan, plan.wide, WIDE_ROWS, True, both, out, scale, window, soft_cap)
+    if plan.narrow.grid:
+        _attend(q, kv, plan, plan.narrow, few, False, both, out, scale, window, soft_cap)
     if plan.merges.grid:
         head_dim = q.shape[-1]
         merge_parts[(plan.merges.grid, plan.heads)](
@@ -214,6 +231,7 @@ def _attend(
     plan: AttentionPlan,
     items: Items,
     rows: int,
+    wide: bool,
     both: bool,
     out: Tensor,
     scale: float,
@@ -223,9 +241,11 @@ def _attend(
     """`both` kinds of items are in the step. The wide kernel is bound by arithmetic and the narrow one by memory: the
     first is given part of the room on each multiprocessor, and the second runs in what is left."""
     head_dim = q.shape[-1]
-    tile, warps, stages, registers = _attend_settings(rows, head_dim, q.dtype, plan.shared)
+    tile, warps, stages, registers = _attend_settings(
+        rows, wide, head_dim, q.dtype, plan.shared, has_little_room(q.device)
+    )
     programs = items.grid * plan.kv_heads
-    loop = both and rows == WIDE_ROWS
+    loop = both and wide
     if loop:
         programs = min(programs, multiprocessors(q.device) * (1 if plan.shared else 2))
     attend_items[(programs,)](
@@ -262,20 +282,41 @@ def _attend(
     )
 
 
-def _attend_settings(rows: int, head_dim: int, dtype: torch.dtype, shared: bool) -> tuple[int, int, int, int | None]:
-    """(keys a tile, warps, stages, most registers a thread).
+def _attend_settings(
+    rows: int, wide: bool, head_dim: int, dtype: torch.dtype, shared: bool, little_room: bool
+) -> tuple[int, int, int, int | None]:
+    """(keys a tile, warps, stages, most registers a thread). `little_room`: 99 KiB of shared memory a program.
 
     Page numbers are loaded a stage before the keys they lead to: of 3 or 4 stages the keys get one, which is filled
     and used in turn, of 5 they get two. Narrow programs make up for it by being many.
     """
-    if dtype == torch.float32 and rows == WIDE_ROWS:  # without tensor cores: what compiles within seconds
+    if dtype == torch.float32 and rows > 16:  # without tensor cores: what compiles within seconds
         return 16, 8, 2, None
     if dtype == torch.float32 or head_dim > 128:
-        return 32, 4, 2, None
-    if shared:
-        # 144 registers leave room for narrow programs beside a wide one.
-        return (32, 1, 5, None) if rows == NARROW_ROWS else (64, 8, 5, 144)
-    return (64, 2, 3, None) if rows == NARROW_ROWS else (32, 4, 5, None)
+        return (16 if wide and little_room else 32), 4, 2, None
+    if not wide:
+        warps = max(1, rows // 16)  # more than 16 only where more than 16 heads share a key/value head
+        return (32, warps, 5, None) if shared else (64 if rows <= 32 else 32, min(8, 2 * warps), 3, None)
+    # 144 registers leave room for narrow programs beside a wide one.
+    return (64, 8, 5, 144) if shared and not little_room else (32, 4, 5, None)
+
+
+def embed(ids: Tensor, newest: Tensor, embedding: Tensor, dtype: torch.dtype) -> Tensor:
+    """[T, hidden] in `dtype` of ids [T], int32; the id -(r + 1) stands for newest[r], int32."""
+    hidden = embedding.shape[1]
+    out = torch.empty(len(ids), hidden, dtype=dtype, device=ids.device)
+    block = min(1024, _power(hidden))
+    elementwise.embed_tokens[(len(ids), triton.cdiv(hidden, block))](
+        ids, newest, embedding, out, hidden, BLOCK=block, num_warps=2, **overlap(out)
+    )
+    return out
+
+
+def patch(tables: Tensor, patches: Tensor, count: Tensor, most: int) -> None:
+    """tables[row, index] = block for the first count [1] of `patches` [most, 3], in place; all int32."""
+    patch_tables[(triton.cdiv(most, 256),)](
+        tables, patches, count, tables.stride(0), BLOCK=256, num_warps=2, **overlap(tables)
+    )
 
 
 def copy_blocks(kv: Tensor, pairs: Sequence[tuple[int, int]]) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.triton.compilations import kernel
+
 
 @triton.jit
 def _bring_closer(pointers):
@@ -20,7 +22,7 @@ def _bring_closer(pointers):
     )
 
 
-@triton.jit
+@kernel(varies=("rows",))
 def few_rows_linear(
     x,
     weight,

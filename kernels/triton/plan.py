@@ -56,6 +56,20 @@ def multiprocessors(device: torch.device | str) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 16
 
 
+@cache
+def shared_memory(device: torch.device | str) -> int:
+    """Bytes that a program may have on a GPU: 99 KiB on cards for desktops, 163 KiB or more on others."""
+    properties = torch.cuda.get_device_properties(torch.device(device))
+    # torch's type stubs do not know it
+    return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_multiprocessor))
+
+
+@cache
+def has_little_room(device: torch.device) -> bool:
+    """Whether it is a card on which a program has but 99 KiB of shared memory."""
+    return device.type == "cuda" and shared_memory(device) < 160 << 10
+
+
 def program_target(device: str) -> int:
     """Programs of the narrow attention kernel that run at a time: four on each multiprocessor."""
     return 4 * multiprocessors(device)

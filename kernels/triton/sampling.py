@@ -10,6 +10,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.triton.compilations import kernel
+
+_OF_ROWS = ("temperatures", "top_k", "top_p", "min_p", "seeds", "positions", "highest_of", "floors")
+"""A number for each row, wherever in a step's upload it lies."""
+
 
 @triton.jit
 def _ordered(x):
@@ -18,7 +23,7 @@ def _ordered(x):
     return tl.where(bits < 0, ~bits, bits ^ -2147483648).to(tl.uint32, bitcast=True)
 
 
-@triton.jit
+@kernel(varies=_OF_ROWS)
 def filter_rows(
     logits,
     temperatures,
@@ -112,7 +117,7 @@ def _mixed(x):
     return x ^ (x >> 31)
 
 
-@triton.jit
+@kernel(varies=(*_OF_ROWS, "values", "tokens"))
 def best_of_stretches(
     logits,
     temperatures,
@@ -140,6 +145,7 @@ def best_of_stretches(
     token = stretch * BLOCK + tl.arange(0, BLOCK)
     inside = token < vocab
     score = tl.load(logits + row.to(tl.int64) * stride + token, mask=inside, other=float("-inf")).to(tl.float32)
+    broken = tl.max(((score != score) | (score == float("inf"))).to(tl.int32), 0) > 0
     temperature = tl.load(temperatures + row)
     if temperature > 0.0:
         golden = tl.full((), 0x9E3779B97F4A7C15, tl.uint64)
@@ -154,18 +160,21 @@ def best_of_stretches(
         below = (score - tl.load(highest_of + row)) / tl.maximum(temperature, 1e-20)
         score = tl.where(kept, below - tl.log(wait), float("-inf"))
     best = tl.max(score, 0)
-    # the lowest id among equals; a row of NaN alone gives its first token
-    chosen = tl.min(tl.where(score == best, token, 2147483647), 0)
+    # the lowest id among equals; -1, which wins over all, where the logits say nothing
+    chosen = tl.minimum(tl.min(tl.where(score == best, token, 2147483647), 0), vocab - 1)
     to = row * stretches + stretch
-    tl.store(values + to, best)
-    tl.store(tokens + to, tl.minimum(chosen, vocab - 1))
+    tl.store(values + to, tl.where(broken, float("inf"), best))
+    tl.store(tokens + to, tl.where(broken, -1, chosen))
 
 
-@triton.jit
+@kernel(varies=("values", "tokens", "out", "newest", "rows"))
 def best_of_rows(
     values, tokens, out, newest, rows, stretches, BLOCK: tl.constexpr, KEEP: tl.constexpr, PDL: tl.constexpr
 ):
-    """The best of a row's stretches, into out[row] and, for KEEP, into newest[rows[row]]."""
+    """The best of a row's stretches, into out[row] and, for KEEP, into newest[rows[row]].
+
+    -1 in `out`, where a logit is NaN or +inf, or all are -inf; `newest` must name a token, and gets 0 then.
+    """
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -174,7 +183,8 @@ def best_of_rows(
     inside = lane < stretches
     value = tl.load(values + row * stretches + lane, mask=inside, other=float("-inf"))
     token = tl.load(tokens + row * stretches + lane, mask=inside, other=2147483647)
-    chosen = tl.min(tl.where(value == tl.max(value, 0), token, 2147483647), 0)
+    best = tl.max(value, 0)
+    chosen = tl.where(best == float("-inf"), -1, tl.min(tl.where(value == best, token, 2147483647), 0))
     tl.store(out + row, chosen)
     if KEEP:
-        tl.store(newest + tl.load(rows + row), chosen)
+        tl.store(newest + tl.load(rows + row), tl.maximum(chosen, 0))

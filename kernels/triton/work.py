@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int32]
 
-NARROW_ROWS = 16
-"""Rows of the product for items with few queries: what the tensor cores take at least."""
+_LEAST_ROWS = 16
+"""What the tensor cores take at least."""
 WIDE_ROWS = 128
-"""Rows for items with many queries: prefill, and blocks that many sequences share."""
+"""Rows of the product for items with many queries: prefill, and blocks that many sequences share. As many query heads
+may share a key/value head at most."""
 _PREFILL_ROOM, _SHARED_ROOM = 2, 4
 """Programs of the narrow kernel that take as much room on a multiprocessor as one of the wide one, which has other
 settings for prefill than for blocks that decoding sequences share."""
@@ -25,6 +26,11 @@ _START_COST = 90
 """What starting an item costs, in keys."""
 _MERGE_COST = 90
 """What the merge costs a step that needs one, in keys."""
+
+
+def narrow_rows(group: int) -> int:
+    """Rows of the product for items with few queries, of `group` heads each: one query at least always fits."""
+    return max(_LEAST_ROWS, 1 << (group - 1).bit_length())
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +74,10 @@ def plan_work(runs: Runs, tokens: int, *, group: int, kv_heads: int, programs: i
     """Cut runs so that `programs` programs at a time (of the wide kernel, which takes more room, fewer) are done as
     early as can be; longest items first. Wide runs are cut only where there are too few.
 
+    `group` query heads share a key/value head, WIDE_ROWS at most. A run of one query is narrow.
     Every query of 0 .. tokens - 1 is in at least one run or in none at all (padding); its runs' keys do not overlap.
     """
-    is_wide = runs.queries * group > NARROW_ROWS
+    is_wide = runs.queries * group > narrow_rows(group)
     at_once = max(1, programs // kv_heads)
     narrow = _cut(_select(runs, ~is_wide), at_once)
     tiles = _tile(_select(runs, is_wide), WIDE_ROWS // group)

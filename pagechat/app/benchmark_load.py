@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from engine.core import EngineCore
+from engine.execution.step_input import StepInput, StepResult
 from engine.protocol import (
     AddRequest,
     BlockContent,
@@ -19,7 +20,6 @@ from engine.protocol import (
     Snapshot,
     StepReport,
 )
-from engine.requests.sequence import Step, StepResult
 from pagechat.protocol import Accepted, ChatMessage, ChatOptions, Delta, Finished, Status, ThroughputStatus
 from pagechat.store import Role
 
@@ -40,8 +40,14 @@ WORDS = ANSWER.replace("\n", " \n").split(" ")
 class _NoModel:
     """Gives every sequence the same token."""
 
-    def execute(self, step: Step) -> StepResult:
-        return StepResult([7 for span in step.spans if span.samples for _ in (span.sequence, *span.forks)])
+    depth = 1
+    compilations = 0
+
+    def launch(self, step: StepInput) -> None:
+        self._samples = len(step.sampled)
+
+    def collect(self) -> StepResult:
+        return StepResult(tokens=[7] * self._samples)
 
 
 def _telemetry(num_blocks: int) -> tuple[Snapshot, list[StepReport]]:

@@ -25,8 +25,8 @@ from pagechat.bench.simulate import print_result
 
 if TYPE_CHECKING:
     from engine.execution.runner import Runner
+    from engine.execution.step_input import StepInput
     from engine.models.loading.load import LoadedModel
-    from engine.requests.sequence import Step
 
 SEED = 20261130
 """Of where the blocks lie."""
@@ -101,27 +101,13 @@ def what_fits(
     return cells, left_out
 
 
-def scattered_step(runner: Runner, batch: int, context: int) -> Step:
+def scattered_step(runner: Runner, batch: int, context: int) -> StepInput:
     """The last token of so many chats, whose blocks lie anywhere in the pool."""
-    from engine.protocol import SamplingParams
-    from engine.requests.sequence import Sequence, Span, Step
+    from engine.execution.runner import prompt_step
 
     each = -(-context // runner.block_size)
     blocks = random.Random(SEED).sample(range(1, runner.num_blocks + 1), batch * each)  # noqa: S311 (no secret)
-    sampling = SamplingParams(max_tokens=1, temperature=0, seed=0)
-    sequences = [
-        Sequence(
-            id=number,
-            request_id="",
-            session="",
-            tokens=[0] * context,
-            prompt_len=context,
-            sampling=sampling,
-            table=blocks[number * each : (number + 1) * each],
-        )
-        for number in range(batch)
-    ]
-    return Step(0, [Span(sequence, context - 1, 1) for sequence in sequences])
+    return prompt_step([(context - 1, 1)] * batch, runner.block_size, blocks)
 
 
 def time_steps(execute: Callable[[], object], seconds: float) -> list[float]:

@@ -25,11 +25,23 @@ from pagechat.bench.loading import checked, narrate
 from pagechat.bench.machine import Machine, this_machine
 from pagechat.bench.profile import StepProfile, profile_steps
 from pagechat.bench.profile import table as profile_table
-from pagechat.bench.rounds import Ask, Contender, Measurement, give, make_asks, measure, run_engine, run_generate
+from pagechat.bench.rounds import (
+    WANTS,
+    Ask,
+    Contender,
+    Measurement,
+    give,
+    make_asks,
+    measure,
+    run_engine,
+    run_generate,
+    with_one,
+)
 from pagechat.sizes import SizeError, parse_size
 
 if TYPE_CHECKING:
     from engine.models.loading.load import LoadedModel
+    from engine.sampling.grammar.compile import GrammarCompiler
 
 
 class EngineBench(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +57,8 @@ class EngineBench(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked."""
     start_s: float
     """From nothing to ready, the model loaded and warm."""
+    compilations: int
+    """Kernels compiled and CUDA graphs captured after that, in all rounds."""
     rounds: int
     measurements: list[Measurement]
     profiles: dict[int, list[StepProfile]]
@@ -89,6 +103,13 @@ def engine_command(
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     weights_dtype: Annotated[str, typer.Option(help="On a CPU: auto, float32, bf16, int8 or int4.")] = "auto",
     cpu_kernels: Annotated[str, typer.Option(help="auto (C++ where there is a compiler) or torch.")] = "auto",
+    one_with: Annotated[
+        str,
+        typer.Option(
+            help=f"Beside the plain batch, the same with one request that wants more: {', '.join(WANTS)} "
+            "(comma-separated). json needs a tokenizer.json in the model's directory."
+        ),
+    ] = "",
     profile: Annotated[
         bool, typer.Option(help="Also run one round under torch's profiler: time by kernel. Needs a GPU.")
     ] = False,
@@ -98,6 +119,9 @@ def engine_command(
     try:
         batches = [int(value) for value in batch.split(",")]
         policies = [_policy(name) for name in policy.split(",")]
+        wants = [want.strip() for want in one_with.split(",") if want.strip()]
+        if unknown := [want for want in wants if want not in WANTS]:
+            raise ValueError(f"no {unknown[0]!r} for --one-with; there are {', '.join(WANTS)}")
         if min(batches) < 1 or block_size not in BLOCK_SIZES:
             raise ValueError(f"batch sizes are at least 1, block sizes {', '.join(map(str, BLOCK_SIZES))}")
         config = EngineConfig(
@@ -132,6 +156,7 @@ def engine_command(
         against,
         telemetry,
         profile,
+        wants,
     )
     print(msgspec.json.encode(result).decode() if as_json else _table(result))
 
@@ -167,6 +192,7 @@ def _bench(
     against: str | None,
     telemetry: Literal["on", "off", "both"],
     profile: bool,
+    wants: list[str],
 ) -> EngineBench:
     started = time.perf_counter()
     import torch
@@ -174,6 +200,7 @@ def _bench(
     from engine import models
     from engine.execution.runner import make_runner
     from engine.process.memory import choose_num_blocks
+    from engine.sampling.grammar.compile import GrammarCompiler
 
     try:
         path = Path(config.model) if config.random_weights else models.resolve(config.model, narrate)
@@ -200,11 +227,14 @@ def _bench(
         contenders |= _transformers(path, versions)
     with contextlib.ExitStack() as stack:
         publish = _keep_silent if telemetry == "off" else stack.enter_context(_publisher())
-        make_core = _core_maker(runner, loaded, config, num_blocks)
+        grammars = GrammarCompiler(path, loaded.info.vocab_size) if "json" in wants else None
+        make_core = _core_maker(runner, loaded, config, num_blocks, grammars)
         for policy in policies:
             contenders[policy] = _engine(make_core, policy, len(policies) > 1, publish)
             if telemetry == "both":
                 contenders[f"{policy}, no telemetry"] = _engine(make_core, policy, len(policies) > 1, _keep_silent)
+            for want in wants:
+                contenders[f"{policy}, one with {want}"] = with_one(contenders[policy], want)
 
         def make(batch: int, number: int) -> list[Ask]:
             return make_asks(requests.shapes[batch], requests.shared, requests.n, loaded.info.vocab_size, number)
@@ -225,6 +255,7 @@ def _bench(
         num_blocks=num_blocks,
         requests=requests.said,
         start_s=start_s,
+        compilations=runner.compilations,
         rounds=rounds,
         measurements=measurements,
         profiles=profiles,
@@ -259,7 +290,7 @@ def _keep_silent(report: StepReport) -> None:
 
 
 def _core_maker(
-    runner: Any, loaded: LoadedModel, config: EngineConfig, num_blocks: int
+    runner: Any, loaded: LoadedModel, config: EngineConfig, num_blocks: int, grammars: GrammarCompiler | None
 ) -> Callable[[Policy], EngineCore]:
     step_tokens, max_running = config.limits(loaded.device)
 
@@ -273,6 +304,7 @@ def _core_maker(
             step_tokens=step_tokens,
             max_running=max_running,
             policy=policy,
+            grammars=grammars,
         )
 
     return make_core
@@ -311,12 +343,12 @@ def _table(result: EngineBench) -> str:
         f"{result.requests}; "
         f"{result.num_blocks:,} blocks of {result.block_size}; median of {result.rounds} rounds",
         "",
-        f"{'':<24}{'batch':>7}{'tok/s':>10}{'(slowest .. fastest)':>24}{'ratio':>8}{'ms/step':>9}{'(range)':>16}"
+        f"{'':<26}{'batch':>7}{'tok/s':>10}{'(slowest .. fastest)':>24}{'ratio':>8}{'ms/step':>9}{'(range)':>16}"
         f"{'running':>10}{'peak':>6}{'filled':>8}",
     ]
     for m in result.measurements:
         spread = f"({m.slowest:.1f} .. {m.fastest:.1f})"
-        line = f"{m.what:<24}{m.batch:>7}{m.tokens_per_s:>10.1f}{spread:>24}{m.ratio:>8.2f}"
+        line = f"{m.what:<26}{m.batch:>7}{m.tokens_per_s:>10.1f}{spread:>24}{m.ratio:>8.2f}"
         step = f"({m.ms_fastest:.2f}..{m.ms_slowest:.2f})" if m.ms_per_step else ""
         line += f"{m.ms_per_step:>9.2f}{step:>16}" if m.ms_per_step else " " * 25
         if m.running_mean is not None:
@@ -327,7 +359,7 @@ def _table(result: EngineBench) -> str:
         lines += ["", f"batch {batch}", profile_table(profiles)]
     lines += [
         "",
-        f"ready after {result.start_s:.1f} s",
+        f"ready after {result.start_s:.1f} s; kernels compiled and graphs captured after that: {result.compilations}",
         f"torch {result.torch}" + (f", transformers {result.transformers}" if result.transformers else ""),
     ]
     return "\n".join([*lines, result.machine.line()])

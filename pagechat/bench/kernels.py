@@ -146,8 +146,8 @@ def _cases(block_size: int, lengths: list[int]) -> Iterator[tuple[str, Callable[
                 yield name, partial(_linear, name, part, out, inputs, rows, how)
     for rows in (1, 64, 8192):
         yield f"rms_norm {rows} rows", partial(_norm, rows)
-        yield f"silu_mul {rows} rows", partial(_silu, rows)
-        yield f"rope_and_cache {rows} tokens", partial(_rope, rows, block_size)
+        yield f"silu_and_mul {rows} rows", partial(_silu, rows)
+        yield f"rope_and_cache_kv {rows} tokens", partial(_rope, rows, block_size)
     yield "copy_blocks 64 blocks", partial(_copy_blocks, block_size)
 
 
@@ -260,17 +260,19 @@ def _norm(rows: int) -> _Case:
 def _silu(rows: int) -> _Case:
     import torch
 
-    from kernels.triton import silu_mul
+    from kernels.triton import silu_and_mul
 
     inputs = [torch.randn(rows, 2 * MLP, device="cuda", dtype=torch.bfloat16) for _ in range(8)]
-    return _Case(what=f"silu_mul {rows} rows", nbytes=6 * rows * MLP, calls=[partial(silu_mul, x) for x in inputs])
+    return _Case(
+        what=f"silu_and_mul {rows} rows", nbytes=6 * rows * MLP, calls=[partial(silu_and_mul, x) for x in inputs]
+    )
 
 
 def _rope(tokens: int, block_size: int) -> _Case:
     import torch
 
     from kernels.ops import SpanTable
-    from kernels.triton import plan_attention, rope_and_cache, rope_angles
+    from kernels.triton import plan_attention, rope_and_cache_kv, rope_angles
 
     pools, tables, _ = _pools([tokens], block_size, 0, 0)
     plan = plan_attention(
@@ -285,8 +287,8 @@ def _rope(tokens: int, block_size: int) -> _Case:
     angles = rope_angles(plan.positions, torch.rand(HEAD_DIM // 2, device="cuda"), 1.0, torch.bfloat16)
     shape = (tokens, HEADS + 2 * KV_HEADS, HEAD_DIM)
     inputs = [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in pools]
-    calls = [partial(rope_and_cache, x, HEADS, angles, kv, plan) for x, kv in zip(inputs, pools, strict=True)]
-    return _Case(what=f"rope_and_cache {tokens} tokens", nbytes=4 * inputs[0].numel(), calls=calls)
+    calls = [partial(rope_and_cache_kv, x, HEADS, angles, kv, plan) for x, kv in zip(inputs, pools, strict=True)]
+    return _Case(what=f"rope_and_cache_kv {tokens} tokens", nbytes=4 * inputs[0].numel(), calls=calls)
 
 
 def _copy_blocks(block_size: int) -> _Case:

@@ -109,7 +109,7 @@ def first_tokens(directory: Path, text: str, count: int) -> list[int]:
     is shorter."""
     from tokenizers import Tokenizer
 
-    from engine.models.config import read_config
+    from engine.models.registry import read_config
 
     longest = read_config(directory).max_context
     if count > longest:

@@ -12,14 +12,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from engine.blocks.observe.mirror import PoolMirror
 from engine.core import EngineCore
-from engine.protocol import AddRequest, SamplingParams, StepReport
+from engine.protocol import AddRequest, Grammar, SamplingParams, SamplingRules, StepReport
 
 SEED = 20261129
 """Of the prompts' token ids; their text means nothing, only their number counts."""
@@ -50,6 +50,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """This row's tokens/s over the first row's of the same batch."""
 
 
+_PLAIN = SamplingRules()
+
+
 @dataclass(frozen=True)
 class Ask:
     """One request."""
@@ -57,6 +60,8 @@ class Ask:
     prompt: list[int]
     output: int
     n: int = 1
+    how: SamplingRules = _PLAIN
+    """What it wants beside plain tokens."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,8 @@ def run_engine(core: EngineCore, asks: list[Ask], follow: bool, publish: Callabl
     `follow` keeps a mirror of the pool beside it, to say how full its blocks are.
     """
     mirror = PoolMirror.from_snapshot(core.snapshot(0)) if follow else None
-    sequences = give(core, asks)
+    give(core, asks)
+    plain = sum(ask.n for ask in asks if ask.how == _PLAIN)
     running: list[int] = []
     filled: list[float] = []
     all_decode: list[float] = []
@@ -94,7 +100,7 @@ def run_engine(core: EngineCore, asks: list[Ask], follow: bool, publish: Callabl
             continue
         publish(report)
         generated += report.generated_tokens
-        if report.generated_tokens == sequences and not report.prompt_tokens:
+        if report.generated_tokens >= plain and not report.prompt_tokens:
             all_decode.append(time.perf_counter())
         if report.running:
             running.append(report.running)
@@ -118,10 +124,31 @@ def run_engine(core: EngineCore, asks: list[Ask], follow: bool, publish: Callabl
 def give(core: EngineCore, asks: list[Ask]) -> int:
     """All requests at once; how many sequences they are."""
     for number, ask in enumerate(asks):
-        sampling = SamplingParams(max_tokens=ask.output, temperature=0 if ask.n == 1 else 1, seed=number)
+        sampling = SamplingParams(
+            max_tokens=ask.output,
+            temperature=0 if ask.n == 1 else 1,
+            seed=number,
+            **msgspec.structs.asdict(ask.how),
+        )
         name = str(number)
         core.add(AddRequest(request_id=name, session=name, prompt=tuple(ask.prompt), sampling=sampling, n=ask.n))
     return sum(ask.n for ask in asks)
+
+
+_FREE_JSON = '{"type": "array", "items": {"type": "string"}, "minItems": 100000}'
+"""A schema whose text does not end before the answer's last token."""
+
+WANTS: dict[str, SamplingRules] = {
+    "logprobs": SamplingRules(logprobs=5),
+    "penalties": SamplingRules(repetition_penalty=1.1, presence_penalty=0.5),
+    "json": SamplingRules(grammar=Grammar(kind="json_schema", text=_FREE_JSON)),
+}
+"""What one request among plain ones may want: `--one-with`."""
+
+
+def with_one(contender: Contender, want: str) -> Contender:
+    """The same, where the last of the requests wants something more."""
+    return lambda asks: contender([*asks[:-1], replace(asks[-1], how=WANTS[want])])
 
 
 def run_generate(model: Any, asks: list[Ask]) -> Round:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from engine.core import EngineCore
+from engine.execution.step_input import StepInput, StepResult
 from engine.protocol import AddRequest, BeamParams, SamplingParams
-from engine.requests.sequence import Step, StepResult
 from pagechat.bench.machine import Machine, this_machine
 from pagechat.bench.parallel import run_parallel
 from pagechat.bench.traces import Trace, draw
@@ -73,21 +73,22 @@ class Guesses:
     chat model's (`_FIRST`, `_REST`), drawn for each beam and position on its own: only their scores tie beams together.
     """
 
+    depth = 1
+    compilations = 0
+
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 (a model's guesses, no secrets)
         self.copies = 0
 
-    def execute(self, step: Step) -> StepResult:
-        """Any tokens for what samples, ranked ones for beams."""
+    def launch(self, step: StepInput) -> None:
+        """There is nothing to compute."""
+        self._step = step
         self.copies += len(step.copies)
-        tokens: list[int] = []
-        top: dict[int, tuple[list[int], list[float]]] = {}
-        for span in step.spans:
-            if span.samples and span.sequence.group:
-                top[span.sequence.id] = self._ranked(span.sequence.group.search.candidates)
-            elif span.samples:
-                tokens += [self._token() for _ in (span.sequence, *span.forks)]
-        return StepResult(tokens, top)
+
+    def collect(self) -> StepResult:
+        """Any tokens for what samples, ranked ones for beams."""
+        tokens = [self._token() for _ in self._step.sampled]
+        return StepResult(tokens=tokens, beams=[self._ranked(count) for _, count in self._step.beams])
 
     def _ranked(self, count: int) -> tuple[list[int], list[float]]:
         left = 1.0

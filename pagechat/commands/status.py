@@ -69,6 +69,8 @@ def as_text(found: Status) -> str:
     if found.scheduler:
         scheduler = found.scheduler
         preempted = f", {scheduler.preemptions:,} preemptions so far"
+        if scheduler.compilations:
+            preempted += f"; {scheduler.compilations:,} kernels and graphs were made after the engine was ready"
         rows.append(("requests", f"{scheduler.running:,} running, {scheduler.waiting:,} waiting{preempted}"))
     speed = found.throughput
     rows.append(

@@ -40,6 +40,7 @@ class PoolWatch:
         self._steps: deque[tuple[float, int, int]] = deque()
         """(clock, prompt tokens, generated tokens) of each step in the window."""
         self._shadows: list[ShadowStatus] = []
+        self._compilations = 0
 
     def start(self) -> None:
         """A new engine is ready: forget the old one."""
@@ -53,10 +54,12 @@ class PoolWatch:
         self._mirror = self._syncing = None
         self._early.clear()
         self._shadows = []
+        self._compilations = 0
 
     def feed(self, report: StepReport) -> None:
         if report.shadows:
             self._shadows = [msgspec.structs.replace(shadow, regions=[]) for shadow in report.shadows]
+        self._compilations = report.compilations
         self._steps.append((self._clock(), report.prompt_tokens, report.generated_tokens))
         self._forget_old_steps()
         if self._mirror is None:
@@ -89,7 +92,12 @@ class PoolWatch:
         mirror = self._mirror
         if mirror is None:
             return None
-        return SchedulerStatus(running=mirror.running, waiting=mirror.waiting, preemptions=mirror.preemptions)
+        return SchedulerStatus(
+            running=mirror.running,
+            waiting=mirror.waiting,
+            preemptions=mirror.preemptions,
+            compilations=self._compilations,
+        )
 
     def throughput(self) -> ThroughputStatus:
         self._forget_old_steps()

@@ -2,67 +2,97 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from engine.core import EngineCore
+from engine.execution.step_input import UNKNOWN, StepInput, StepResult, decode_step, encode_step
+from engine.execution.tables import TableRows, check_step
 from engine.protocol import AddRequest, BeamParams, SamplingParams, StepReport, TokenOutput
 from engine.requests.beams import BeamSearch
-from engine.requests.sequence import UNKNOWN, Span, Step, StepResult
 
 VOCAB = 50
+NO_KV = (0, 0, 0)
 
 
 class ContentExecutor:
-    """Stores in each slot a digest of all tokens up to it, as real KV depends on them, and reads it back.
+    """The reference runner: no model, but KV as real KV depends on tokens, read back through the block tables.
 
-    A block shared too early, copied too late, evicted while owned or written by two sequences shows
-    as a digest that is not the reader's own.
+    Each slot holds (digest of the tokens before it, token, digest with it). A block shared too early, copied too late,
+    evicted while owned or written by two sequences breaks the chain, or shows in the answer, which is made from it.
+    It knows what a StepInput says, and nothing else: each comes to it as bytes.
     """
+
+    depth = 1
+    compilations = 0
 
     def __init__(self, num_blocks: int, block_size: int, host_slots: int = 0) -> None:
         self.block_size = block_size
-        self.slots = [[0] * block_size for _ in range(num_blocks + 1)]
-        self.host = [[0] * block_size for _ in range(host_slots)]
+        self.slots = [[NO_KV] * block_size for _ in range(num_blocks + 1)]
+        self.host = [[NO_KV] * block_size for _ in range(host_slots)]
+        self.tables = TableRows()
         self.computed = 0
         self.moved = 0
+        self._launched: deque[StepInput] = deque()
 
-    def execute(self, step: Step) -> StepResult:
+    def launch(self, step: StepInput) -> None:
+        assert len(self._launched) < self.depth
+        self._launched.append(decode_step(encode_step(step)))
+
+    def collect(self) -> StepResult:
+        return self.execute(self._launched.popleft())
+
+    def execute(self, step: StepInput) -> StepResult:
+        self.tables.apply(step)
+        tables = self.tables.tables(step, self.block_size)
+        check_step(step, tables, self.block_size, len(self.slots) - 1, 2**31)
         self._move(step)
-        for span in step.spans:
-            digests = prefix_digests(span.sequence.tokens)
-            self.computed += span.count
-            for position in range(span.start, span.start + span.count):
-                block, offset = divmod(position, self.block_size)
-                self.slots[span.sequence.table[block]][offset] = digests[position]
-        tokens: list[int] = []
-        top: dict[int, tuple[list[int], list[float]]] = {}
-        for span in step.spans:
-            digests = prefix_digests(span.sequence.tokens)
-            self._read(span, digests)
-            if span.samples and span.sequence.group:
-                top[span.sequence.id] = best_tokens(digests[-1], span.sequence.group.search.candidates)
-            elif span.samples:
-                tokens += [next_token(digests[-1], s.sampling.seed) for s in (span.sequence, *span.forks)]
-        return StepResult(tokens, top, swap_s=1e-6 * (len(step.swap_out) + len(step.swap_in)))
+        firsts, starts, counts = step.firsts.tolist(), step.starts.tolist(), step.counts.tolist()
+        for table, first, start, count in zip(tables, firsts, starts, counts, strict=True):
+            digest = self._slot(table, start - 1)[2] if start else 1
+            for offset, token in enumerate(step.token_ids[first : first + count].tolist()):
+                assert token >= 0
+                block, slot = divmod(start + offset, self.block_size)
+                longer = add_token(digest, token)
+                self.slots[table[block]][slot] = digest, token, longer
+                digest = longer
+        self.computed += sum(counts)
+        ends = (step.starts + step.counts).tolist()
+        contents = [self._read(table, end) for table, end in zip(tables, ends, strict=True)]
+        tokens = [
+            next_token(contents[place], int(settings["seed"]))
+            for place, settings in zip(step.sampled.tolist(), step.settings, strict=True)
+        ]
+        beams = [best_tokens(contents[place], count) for place, count in step.beams]
+        return StepResult(tokens=tokens, beams=beams, swap_s=1e-6 * (len(step.swap_out) + len(step.swap_in)))
 
-    def _move(self, step: Step) -> None:
-        for block, slot in step.swap_out:
+    def _move(self, step: StepInput) -> None:
+        for block, slot in step.swap_out.tolist():
             self.host[slot] = list(self.slots[block])
-        contents = [list(self.slots[source]) for source, _ in step.copies]
-        for (_, destination), content in zip(step.copies, contents, strict=True):
+        contents = [list(self.slots[source]) for source in step.copies[:, 0].tolist()]
+        for destination, content in zip(step.copies[:, 1].tolist(), contents, strict=True):
             self.slots[destination] = content
-        for slot, block in step.swap_in:
+        for slot, block in step.swap_in.tolist():
             self.slots[block] = list(self.host[slot])
         self.moved += len(step.swap_out) + len(step.swap_in)
 
-    def _read(self, span: Span, digests: list[int]) -> None:
-        for position in range(span.start + span.count):
-            block, offset = divmod(position, self.block_size)
-            assert self.slots[span.sequence.table[block]][offset] == digests[position], (
-                f"sequence {span.sequence.id} reads foreign KV at {position}"
-            )
+    def _slot(self, table: list[int], position: int) -> tuple[int, int, int]:
+        block, slot = divmod(position, self.block_size)
+        return self.slots[table[block]][slot]
+
+    def _read(self, table: list[int], length: int) -> int:
+        """What the first `length` slots hold, as one number."""
+        before = 1
+        for position in range(length):
+            previous, token, digest = self._slot(table, position)
+            assert previous == before, f"foreign KV at position {position}"
+            assert digest == add_token(previous, token)
+            before = digest
+        return before
 
 
 class AheadExecutor(ContentExecutor):
@@ -75,25 +105,31 @@ class AheadExecutor(ContentExecutor):
         self._newest: dict[int, int] = {}
         self._results: deque[StepResult] = deque()
 
-    def launch(self, step: Step) -> None:
-        there = {span.sequence: span.sequence.tokens for span in step.spans if span.sequence.tokens[-1] == UNKNOWN}
-        for sequence, tokens in there.items():
-            sequence.tokens = [*tokens[:-1], self._newest[sequence.id]]
-        result = self.execute(step)
-        for sequence, tokens in there.items():
-            sequence.tokens = tokens
-        samplers = [s for span in step.spans if span.samples for s in (span.sequence, *span.forks) if s.group is None]
-        self._newest.update({s.id: token for s, token in zip(samplers, result.tokens, strict=True)})
+    def launch(self, step: StepInput) -> None:
+        assert len(self._results) < self.depth
+        step = decode_step(encode_step(step))
+        ids = step.token_ids.copy()
+        unknown = np.flatnonzero(ids == UNKNOWN).tolist()
+        owners = np.repeat(step.rows, step.counts)
+        for place in unknown:
+            ids[place] = self._newest[int(owners[place])]
+        result = self.execute(dataclasses.replace(step, token_ids=ids))
+        self._newest.update(zip(step.sample_rows.tolist(), result.tokens, strict=True))
         self._results.append(result)
 
     def collect(self) -> StepResult:
         return self._results.popleft()
 
 
+def add_token(digest: int, token: int) -> int:
+    """The digest of a longer prefix."""
+    return (digest * 1_000_003 + token + 1) % (2**61 - 1)
+
+
 def prefix_digests(tokens: list[int]) -> list[int]:
     digests, digest = [], 1
     for token in tokens:
-        digest = (digest * 1_000_003 + token + 1) % (2**61 - 1)
+        digest = add_token(digest, token)
         digests.append(digest)
     return digests
 
@@ -132,10 +168,16 @@ def expected_beams(prompt: list[int], max_tokens: int, beam: BeamParams, stop: t
         answers = [[*answers[parent], token] for parent, token in choices]
 
 
-def make_core(num_blocks: int, block_size: int = 4, ahead: bool = False, **settings: int | bool | str) -> EngineCore:
+def make_core(
+    num_blocks: int,
+    block_size: int = 4,
+    ahead: bool = False,
+    executor: ContentExecutor | None = None,
+    **settings: int | bool | str,
+) -> EngineCore:
     options = {"max_context": 10**6, "vocab_size": VOCAB, **settings}
     make = AheadExecutor if ahead else ContentExecutor
-    executor = make(num_blocks, block_size, int(settings.get("host_slots", 0)))
+    executor = executor or make(num_blocks, block_size, int(settings.get("host_slots", 0)))
     return EngineCore(executor, num_blocks=num_blocks, block_size=block_size, **options)  # type: ignore[arg-type]
 
 

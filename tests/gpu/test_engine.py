@@ -15,8 +15,10 @@ from engine.execution.cuda.runner import CudaRunner
 from engine.execution.runner import make_runner
 from engine.models.loading.load import LoadedModel
 from engine.process.config import EngineConfig
-from engine.protocol import AddRequest, BeamParams, SamplingParams
+from engine.protocol import AddRequest, BeamParams, Grammar, SamplingParams
+from engine.sampling.grammar.compile import GrammarCompiler
 from tests.engine.fakes import run, tokens_of
+from tests.engine.together import Together, random_history
 from tests.models import tiny_llama
 
 pytestmark = pytest.mark.gpu
@@ -26,8 +28,8 @@ def load(directory: Path, device: str, dtype: str = "float32") -> LoadedModel:
     return models.load(directory, EngineConfig(model=str(directory), dtype=dtype, device=device), lambda _: None)  # type: ignore[arg-type]
 
 
-def make_core(model: LoadedModel, num_blocks: int, block_size: int = 16, **settings: int | bool) -> EngineCore:
-    runner = make_runner(model, num_blocks, block_size, int(settings.get("host_slots", 0)), 64)
+def make_core(model: LoadedModel, num_blocks: int, block_size: int = 16, **settings: object) -> EngineCore:
+    runner = make_runner(model, num_blocks, block_size, int(settings.get("host_slots", 0)), 64)  # type: ignore[call-overload]
     return EngineCore(
         runner,
         num_blocks=num_blocks,
@@ -107,8 +109,140 @@ def test_blocks_read_once_for_many_sequences_change_no_token(tiny: Path) -> None
 
     assert ask(gpu, prompts, 12) == ask(cpu, prompts, 12)
 
-    assert gpu.executor._decoding is not None
-    assert gpu.executor._decoding.batch.kind == "shared"
+    assert "shared" in {decoding.batch.kind for decoding in gpu.executor._batches.values()}
+
+
+@pytest.mark.parametrize("more", [2, 4, 6, 9])
+@pytest.mark.parametrize(
+    "then",
+    [
+        {"temperature": 0.0},
+        {"temperature": 1.5, "top_k": 3},
+        {"temperature": 1.5, "top_p": 0.5},
+        {"temperature": 1.5, "min_p": 0.2},
+        {"temperature": 1.5, "repetition_penalty": 2.0},
+        {"temperature": 1.5, "logprobs": 1},
+    ],
+    ids=["greedy", "top_k", "top_p", "min_p", "penalty", "logprobs"],
+)
+def test_a_kept_chats_next_turn_is_sampled_with_its_own_settings(
+    tiny: Path, more: int, then: dict[str, object]
+) -> None:
+    """The next turn stands in the row of the last one, with the same blocks, a few tokens on."""
+
+    def turns(device: str) -> list[list[int]]:
+        core = make_core(load(tiny, device), 300)
+        said = []
+        history = list(range(30))
+        for turn, how in enumerate(({"temperature": 1.5}, then, {"temperature": 1.5})):
+            sampling = SamplingParams(max_tokens=12, seed=turn % 2, **how)  # type: ignore[arg-type]
+            core.add(
+                AddRequest(request_id=str(turn), session="chat", prompt=tuple(history), sampling=sampling, keep=True)
+            )
+            said.append(tokens_of(run(core)[str(turn)]))
+            history += [*said[-1], *range(100, 100 + more)]
+        return said
+
+    assert turns("cuda") == turns("cpu")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_gpu_and_cpu_say_the_same_through_any_history(tiny: Path, seed: int) -> None:
+    blocks, size, slots = 26, 8, 20
+    gpu = make_runner(load(tiny, "cuda"), blocks, size, slots, 8)
+    together = Together(gpu, make_runner(load(tiny, "cpu"), blocks, size, slots))
+    core = EngineCore(
+        together,
+        num_blocks=blocks,
+        block_size=size,
+        max_context=200,
+        vocab_size=512,
+        step_tokens=40,
+        max_running=8,
+        host_slots=slots,
+    )
+    core.costs.token_s, core.costs.block_s = (1.0, 1e-9) if seed % 2 else (1e-9, 1.0)
+
+    assert len(random_history(core, seed)) > 30
+
+    assert core.scheduler.preemptions > 0
+
+
+@pytest.mark.parametrize(
+    "want",
+    [
+        {"logprobs": 5},
+        {"repetition_penalty": 1.3, "frequency_penalty": 0.3},
+        {"logit_bias": ((3, 8.0),), "min_tokens": 4},
+        {"grammar": Grammar(kind="choice", text='["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"]')},
+        {"prompt_logprobs": 1},
+    ],
+    ids=["logprobs", "penalties", "bias", "grammar", "prompt_logprobs"],
+)
+def test_one_that_wants_more_changes_nothing_for_the_others(
+    tiny: Path, prompts: list[list[int]], want: dict[str, object]
+) -> None:
+    """And it says what it says on the CPU."""
+
+    def answers(device: str, beside: dict[str, object] | None) -> dict[str, list[int]]:
+        model = load(tiny, device)
+        core = make_core(model, 600, grammars=GrammarCompiler(tiny, model.info.vocab_size))
+        for name, prompt in enumerate(prompts[:9]):
+            how = beside if beside and name == 4 else {}
+            sampling = SamplingParams(max_tokens=16, seed=name, **{"temperature": 0, **how})  # type: ignore[arg-type]
+            core.add(AddRequest(request_id=str(name), session=str(name), prompt=tuple(prompt), sampling=sampling))
+        return {name: tokens_of(outputs) for name, outputs in sorted(run(core).items())}
+
+    shaped = answers("cuda", want)
+    assert shaped == answers("cpu", want)
+    plain = answers("cuda", None)
+    assert {name: said for name, said in shaped.items() if name != "4"} == {
+        name: said for name, said in plain.items() if name != "4"
+    }
+
+
+@pytest.mark.parametrize("max_running", [1, 2, 3, 17])
+@pytest.mark.parametrize("num_blocks", [1, 2, 40])
+def test_any_number_of_sequences_may_run(tiny: Path, max_running: int, num_blocks: int) -> None:
+    """Warm-up included; a pool of one block holds a sequence of eight tokens."""
+    runner = make_runner(load(tiny, "cuda"), num_blocks, 8, 0, max_running)
+    runner.warm_up()
+    core = EngineCore(
+        runner, num_blocks=num_blocks, block_size=8, max_context=512, vocab_size=512, max_running=max_running
+    )
+    outputs = ask(core, [[1, 2, 3 + number] for number in range(4)], 5)
+
+    assert [len(answers[0]) for answers in outputs.values()] == [5] * 4
+
+
+def test_one_whose_logits_are_not_finite_fails_alone(tiny: Path) -> None:
+    model = load(tiny, "cuda")
+    core = make_core(model, 300)
+    with torch.inference_mode():
+        model.decoder.embedding[7] = float("nan")  # only one request ever reads it
+
+    for name, prompt in {"good": [1, 2, 3], "bad": [1, 7, 3], "other": [4, 5]}.items():
+        sampling = SamplingParams(max_tokens=8, temperature=1.0, seed=1)
+        core.add(AddRequest(request_id=name, session=name, prompt=tuple(prompt), sampling=sampling))
+    outputs = run(core)
+
+    assert outputs["bad"][-1].finish_reason == "error"
+    assert "not finite" in outputs["bad"][-1].message
+    assert [len(tokens_of(outputs[name])) for name in ("good", "other")] == [8, 8]
+
+
+def test_logits_of_float32_stay_as_the_model_gave_them(tiny: Path, prompts: list[list[int]]) -> None:
+    """Log probabilities are the model's own, beside penalties and a mask that change what is drawn."""
+
+    def logprobs(device: str) -> list[float]:
+        core = make_core(load(tiny, device), 300)
+        sampling = SamplingParams(
+            max_tokens=12, temperature=0, seed=0, logprobs=2, repetition_penalty=2.0, bad_token_ids=(3, 4)
+        )
+        core.add(AddRequest(request_id="a", session="a", prompt=tuple(prompts[0]), sampling=sampling))
+        return [each.logprob for output in run(core)["a"] for each in output.logprobs]
+
+    assert logprobs("cuda") == pytest.approx(logprobs("cpu"), abs=1e-4)
 
 
 def test_a_stop_token_ends_an_answer_though_the_next_step_was_on_its_way(tiny: Path, prompts: list[list[int]]) -> None:

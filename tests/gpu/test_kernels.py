@@ -41,7 +41,7 @@ def attend(scene: Scene, block_size: int, scale: float, **options: float) -> Ten
     )
     plan.parts.fill_(float("nan"))
     plan.lse.fill_(float("nan"))
-    q = triton_kernels.rope_and_cache(scene.qkv.clone(), heads, None, scene.kv, plan)
+    q = triton_kernels.rope_and_cache_kv(scene.qkv.clone(), heads, None, scene.kv, plan)
     return triton_kernels.paged_attention(q, scene.kv, plan, scale, **options)
 
 
@@ -136,7 +136,7 @@ def test_blocks_read_once_for_all_give_what_each_alone_gives(sequences: int, sha
         lengths, tables, heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, device="cuda"
     )
     qkv = scene.qkv[torch.from_numpy(order).cuda().long()]
-    q = triton_kernels.rope_and_cache(qkv, heads, None, scene.kv, plan)
+    q = triton_kernels.rope_and_cache_kv(qkv, heads, None, scene.kv, plan)
 
     got = triton_kernels.paged_attention(q, scene.kv, plan, 0.1)
 
@@ -192,7 +192,7 @@ def test_norm_rotation_and_kv_write(
         plan = implementation.plan_attention(scene.spans, dtype=as_dtype, **settings)  # type: ignore[attr-defined]
         angles = implementation.rope_angles(plan.positions, inv_freq, 1.0, as_dtype)  # type: ignore[attr-defined]
         own = tuple(n.to(as_dtype) if isinstance(n, Tensor) else n for n in norms) if norms else None
-        q = implementation.rope_and_cache(scene.qkv.to(as_dtype, copy=True), heads, angles, kv, plan, own)  # type: ignore[attr-defined]
+        q = implementation.rope_and_cache_kv(scene.qkv.to(as_dtype, copy=True), heads, angles, kv, plan, own)  # type: ignore[attr-defined]
         return q, kv
 
     got, exact, torchs = run(triton_kernels, dtype), run(plain, torch.float32), run(plain, dtype)
@@ -231,5 +231,5 @@ def test_norm_and_swiglu(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     x = x.reshape(-1, shape[-1])
     gate, up = x.float().chunk(2, -1)
     assert_as_good_as_torch(
-        triton_kernels.silu_mul(x), functional.silu(gate) * up, functional.silu(gate.to(dtype)) * up.to(dtype)
+        triton_kernels.silu_and_mul(x), functional.silu(gate) * up, functional.silu(gate.to(dtype)) * up.to(dtype)
     )

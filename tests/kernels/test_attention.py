@@ -82,7 +82,7 @@ def expected(scene: Scene, heads: int, scale: float) -> torch.Tensor:
 
 
 def attend(scene: Scene, heads: int, scale: float) -> torch.Tensor:
-    q = ops.rope_and_cache(scene.qkv.clone(), heads, None, scene.kv, scene.plan)
+    q = ops.rope_and_cache_kv(scene.qkv.clone(), heads, None, scene.kv, scene.plan)
     return ops.paged_attention(q, scene.kv, scene.plan, scale)
 
 
@@ -140,7 +140,7 @@ def test_keys_and_values_land_in_the_slots_of_their_positions() -> None:
     scene = make_scene([(6, 4), (0, 1)], 4, 2, 8, poison=-1.0)
     before = scene.kv.clone()
 
-    ops.rope_and_cache(scene.qkv.clone(), 4, None, scene.kv, scene.plan)
+    ops.rope_and_cache_kv(scene.qkv.clone(), 4, None, scene.kv, scene.plan)
 
     written = torch.zeros(scene.kv.shape[0], 8, dtype=torch.bool)
     token = 0
@@ -168,7 +168,7 @@ def test_rotation_is_that_of_transformers() -> None:
     )
 
     cos_sin = ops.rope_angles(positions, inv_freq, 1.0, torch.float32)
-    got = ops.rope_and_cache(scene.qkv.clone(), 4, cos_sin, scene.kv, scene.plan)
+    got = ops.rope_and_cache_kv(scene.qkv.clone(), 4, cos_sin, scene.kv, scene.plan)
 
     torch.testing.assert_close(got, q_expected[0].transpose(0, 1), rtol=1e-6, atol=1e-6)
     for i, span in enumerate(scene.spans):

@@ -62,7 +62,7 @@ def test_silu_mul() -> None:
     gate_up = random(3, 20)
     gate, up = gate_up.double().chunk(2, -1)
 
-    got = ops.silu_mul(gate_up)
+    got = ops.silu_and_mul(gate_up)
 
     torch.testing.assert_close(got.double(), gate * torch.sigmoid(gate) * up, rtol=1e-6, atol=1e-6)
 

@@ -7,22 +7,21 @@ the graph reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
-import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.execution.cuda.inputs import StepInputs
+from engine.execution.cuda.inputs import PinnedInputs, upload
 from engine.execution.cuda.tables import DeviceTables
-from kernels.triton.copies import patch_tables
+from engine.execution.step_input import SAMPLING, Ints
+from kernels.torch.linear import PackedLinear
 from kernels.triton.draw import DeviceRows, draw
-from kernels.triton.elementwise import embed_tokens
-from kernels.triton.overlap import overlap
+from kernels.triton.launch import FEW_ROWS, embed, linear_into, patch, rms_norm
 from kernels.triton.plan import AttentionPlan, Items, program_target
 from kernels.triton.work import Work
 
@@ -33,7 +32,12 @@ Kind = Literal["whole", "split", "shared"]
 """whole: every sequence is read by one program a head. split: some by several, whose parts are merged.
 shared: blocks that several sequences have in common are read once."""
 
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+_SHARED_SIZES = {4, 8, 16, 32, 64, 128, 192, 256, 384}
+_COLUMNS = {"temperatures": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seeds": "seed"}
+"""Inputs of the sampling kernels, and the fields of SAMPLING they come from."""
 _PATCHES = 1024
 """Table entries that a graph patches; a step with more of them uploads the rest by itself."""
 
@@ -44,9 +48,8 @@ class Batch:
 
     rows: NDArray[np.int32]
     """Of the block tables."""
-    temperatures: Sequence[float]
-    filters: Sequence[tuple[int, float, float, int]] | None
-    """(top_k, top_p, min_p, seed); None when every temperature is 0."""
+    settings: NDArray[np.void]
+    """SAMPLING: how each token is drawn."""
     work: Work
     kind: Kind
 
@@ -59,8 +62,11 @@ class DecodeGraphs:
     ) -> None:
         self.sizes = [size for size in SIZES if size < max_batch] + [max_batch]
         self.out = torch.zeros(max_batch, dtype=torch.int32, device=model.device)
+        """The tokens of the last step, in its batch's order."""
         self.newest = torch.zeros(len(tables.host), dtype=torch.int32, device=model.device)
         """Each row's token that was sampled last."""
+        self.logits = torch.zeros(max_batch, model.config.vocab_size, dtype=model.dtype, device=model.device)
+        """Of the last step, in its batch's order, before anything changed them."""
         config = model.config
         self._model, self._kv, self._tables, self._block_size = model, kv, tables, block_size
         self._spread = 2 * program_target(model.device) // config.kv_heads
@@ -70,7 +76,7 @@ class DecodeGraphs:
         self._parts = torch.empty(parts, config.heads, config.head_dim, dtype=torch.float32, device=model.device)
         self._lse = torch.empty(parts, config.heads, dtype=torch.float32, device=model.device)
         word, number, each = torch.int32, torch.float32, (max_batch,)
-        self._inputs = StepInputs(
+        self._inputs = PinnedInputs(
             {
                 "ids": (each, word),
                 "positions": (each, word),
@@ -81,7 +87,7 @@ class DecodeGraphs:
             model.device,
         )
         self._batch: Batch | None = None
-        self._batch_inputs = StepInputs(
+        self._batch_inputs = PinnedInputs(
             {
                 "counts": ((3,), word),
                 "rows": (each, word),
@@ -98,6 +104,8 @@ class DecodeGraphs:
             model.device,
         )
         self._graphs: dict[tuple[int, Kind], torch.cuda.CUDAGraph] = {}
+        self.captured = 0
+        """Graphs made so far."""
         self._memory = torch.cuda.graph_pool_handle()
 
     def kind_of(self, work: Work, batch: int) -> Kind | None:
@@ -105,34 +113,48 @@ class DecodeGraphs:
         kind: Kind = "shared" if len(work.wide) or len(work.narrow) > batch + self._spread else "split"
         if not len(work.merges):
             kind = "whole"
-        narrow, wide = self._limits(self._size(batch), kind)
+        narrow, wide = self._limits(self._size(batch, kind), kind)
         fits = len(work.narrow) <= narrow and len(work.wide) <= wide and work.parts <= len(self._parts)
         return kind if fits else None
 
-    def capture(self, batch: int, kind: Kind) -> None:
-        """Make the graph for a batch size, unless it is there."""
-        size = self._size(batch)
-        if (size, kind) in self._graphs:
-            return
+    def capture_all(self, tell: Callable[[str, int, int], None]) -> None:
+        """Make every graph that a step may ask for, the largest first, so that the smaller ones use its memory.
+
+        `tell` gets a name, how many are there, and of how many.
+        """
+        wanted = [(size, kind) for kind in KINDS for size in reversed(self._sizes_of(kind))]
+        for number, (size, kind) in enumerate(wanted):
+            tell(f"CUDA graph for {size} sequences ({kind})", number, len(wanted))
+            self._capture(size, kind)
+
+    def _capture(self, size: int, kind: Kind) -> None:
         self._fill_idle(size)
-        self._run(size, kind)  # compiles what is new, and lets libraries set themselves up
-        torch.cuda.synchronize()
+        if size in (min(FEW_ROWS, self.sizes[-1]), self.sizes[-1]):
+            self._run(size, kind)  # lets libraries set themselves up for few rows and for many
+            torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._memory):
             self._run(size, kind)
         self._graphs[size, kind] = graph
+        self.captured += 1
 
-    def launch(self, batch: Batch, ids: NDArray[np.int32], positions: NDArray[np.int32]) -> None:
+    def _sizes_of(self, kind: Kind) -> list[int]:
+        """Batch sizes of a kind's graphs. Fewer for `shared`: what it saves is more than padding costs."""
+        if kind != "shared":
+            return self.sizes
+        return sorted({self.sizes[-1], *_SHARED_SIZES.intersection(self.sizes)})
+
+    def launch(self, batch: Batch, ids: Ints, positions: Ints, patches: Ints) -> None:
         """Start a step; its tokens will be in `out`, in the batch's order, and each row's in `newest`.
 
-        ids: -(r + 1) is the token that row r sampled last.
+        ids: -(r + 1) is the token that row r sampled last. patches [P, 3]: what changes of the block tables before it.
         """
         count = len(ids)
-        self.capture(count, batch.kind)
-        size = self._size(count)
+        size = self._size(count, batch.kind)
+        if (size, batch.kind) not in self._graphs:  # nobody has called `capture_all`
+            self._capture(size, batch.kind)
         if batch is not self._batch:
             self._upload(batch, size)
-        patches = self._tables.take_patches()
         if len(patches) > _PATCHES:
             self.patch(patches[_PATCHES:])
             patches = patches[:_PATCHES]
@@ -141,8 +163,7 @@ class DecodeGraphs:
         arrays["positions"][:count], arrays["positions"][count:size] = positions, 0
         arrays["places"][:count] = positions + 1
         arrays["patched"][0] = len(patches)
-        if patches:
-            arrays["patches"][: len(patches)] = patches
+        arrays["patches"][: len(patches)] = patches
         self._inputs.upload()
         self._graphs[size, batch.kind].replay()
 
@@ -152,43 +173,27 @@ class DecodeGraphs:
         arrays = self._batch_inputs.next()
         arrays["counts"][:] = len(work.narrow), len(work.wide), len(work.merges)
         arrays["rows"][:count], arrays["rows"][count:size] = batch.rows, self._tables.null_row
-        arrays["temperatures"][:count], arrays["temperatures"][count:size] = batch.temperatures, 0
-        if batch.filters is not None:
-            columns = zip(*batch.filters, strict=True)
-            for name, column in zip(("top_k", "top_p", "min_p", "seeds"), columns, strict=True):
-                arrays[name][:count] = column
+        for name, column in _COLUMNS.items():
+            arrays[name][:count] = batch.settings[column]
+        arrays["temperatures"][count:size] = 0
         arrays["narrow"][: len(work.narrow)] = work.narrow
         arrays["wide"][: len(work.wide)] = work.wide
         arrays["merges"][: len(work.merges)] = work.merges
         arrays["entries"][: len(work.entries)] = work.entries
         self._batch_inputs.upload()
 
-    def patch(self, patches: list[tuple[int, int, int]]) -> None:
+    def patch(self, patches: Ints) -> None:
         """Apply changes of the tables by themselves."""
-        if patches:
-            table = torch.tensor(patches, dtype=torch.int32).pin_memory()
-            count = torch.tensor([len(patches)], dtype=torch.int32).pin_memory()
-            device = self._tables.device.device
-            self._patch(table.to(device, non_blocking=True), count.to(device, non_blocking=True), len(patches))
-
-    def _patch(self, patches: Tensor, count: Tensor, most: int) -> None:
-        tables = self._tables.device
-        patch_tables[(triton.cdiv(most, 256),)](
-            tables, patches, count, tables.stride(0), BLOCK=256, num_warps=2, **overlap(tables)
-        )
+        if len(patches):
+            table, count = upload([patches, np.array([len(patches)], np.int32)], self._model.device)
+            patch(self._tables.device, table, count, len(patches))
 
     def embed(self, ids: Tensor) -> Tensor:
         """[T, hidden] of ids [T], negative ones from `newest`."""
-        embedding, hidden = self._model.decoder.embedding, self._model.config.hidden_size
-        out = torch.empty(len(ids), hidden, dtype=self._model.dtype, device=ids.device)
-        block = min(1024, triton.next_power_of_2(hidden))
-        embed_tokens[(len(ids), triton.cdiv(hidden, block))](
-            ids, self.newest, embedding, out, hidden, BLOCK=block, num_warps=2, **overlap(out)
-        )
-        return out
+        return embed(ids, self.newest, self._model.decoder.embedding, self._model.dtype)
 
-    def _size(self, batch: int) -> int:
-        return next(size for size in self.sizes if size >= batch)
+    def _size(self, batch: int, kind: Kind) -> int:
+        return next(size for size in self._sizes_of(kind) if size >= batch)
 
     def _limits(self, size: int, kind: Kind) -> tuple[int, int]:
         """Most narrow and wide items of a graph."""
@@ -202,7 +207,7 @@ class DecodeGraphs:
         """Inputs of nothing but padding: what a capture may run on."""
         nothing = np.zeros((0, 6), dtype=np.int32)
         work = Work(nothing, nothing, nothing[:, :3], nothing[:, 0], 0)
-        self._upload(Batch(nothing[:, 0], [], None, work, "whole"), size)
+        self._upload(Batch(nothing[:, 0], np.zeros(0, SAMPLING), work, "whole"), size)
         self._batch = None
         arrays = self._inputs.next()
         for array in arrays.values():
@@ -213,7 +218,7 @@ class DecodeGraphs:
         inputs, model = self._inputs.device | self._batch_inputs.device, self._model
         narrow, wide = self._limits(size, kind)
         merges = 0 if kind == "whole" else size
-        self._patch(inputs["patches"], inputs["patched"], _PATCHES)
+        patch(self._tables.device, inputs["patches"], inputs["patched"], _PATCHES)
         plan = AttentionPlan(
             positions=inputs["positions"][:size],
             rows=inputs["rows"][:size],
@@ -233,4 +238,8 @@ class DecodeGraphs:
         rows = DeviceRows(
             *(inputs[name][:size] for name in ("temperatures", "top_k", "top_p", "min_p", "seeds", "places"))
         )
-        draw(model.decoder.logits(hidden), rows, self.out, self.newest, inputs["rows"])
+        logits = self.logits[:size]
+        decoder = model.decoder
+        assert isinstance(decoder.head, PackedLinear)
+        linear_into(rms_norm(hidden, decoder.norm, model.config.norm.eps), decoder.head, logits)
+        draw(logits, rows, self.out, self.newest, inputs["rows"])

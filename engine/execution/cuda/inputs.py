@@ -1,6 +1,9 @@
-"""A step's numbers, written by the host into pinned memory and uploaded in one copy."""
+"""Numbers on their way to the device: written by the host into pinned memory, and uploaded in one copy."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class StepInputs:
+class PinnedInputs:
     """Named arrays of 32-bit words (64-bit where the type says so) in one buffer on the device, the same every step.
 
     The host writes into one of a few pinned copies in turn: the copy of a step that is still being uploaded is not
@@ -36,6 +39,30 @@ class StepInputs:
     def upload(self) -> None:
         """Start the copy of the arrays last given out, in stream order."""
         self._device.copy_(self._host[self._turn], non_blocking=True)
+
+
+_ALIGNED = 16
+"""Bytes: kernels are compiled for pointers that are multiples of it, and anew for others."""
+
+
+def upload(arrays: Sequence[NDArray[Any]], device: str) -> list[Tensor]:
+    """The arrays as tensors on the device, in one copy, each aligned to 16 bytes. Arrays are of numbers torch knows."""
+    places, size = [], 0
+    for array in arrays:
+        places.append(size)
+        size += -(-array.nbytes // _ALIGNED) * _ALIGNED
+    pinned = torch.empty(size, dtype=torch.uint8, pin_memory=device.startswith("cuda"))
+    host = pinned.numpy()
+    for place, array in zip(places, arrays, strict=True):
+        host[place : place + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    there = pinned.to(device, non_blocking=True)
+    return [
+        there[place : place + array.nbytes].view(_TORCH[array.dtype]).view(array.shape)
+        for place, array in zip(places, arrays, strict=True)
+    ]
+
+
+_TORCH = {np.dtype(np.int32): torch.int32, np.dtype(np.int64): torch.int64, np.dtype(np.float32): torch.float32}
 
 
 def _views(

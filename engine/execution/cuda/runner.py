@@ -1,29 +1,32 @@
-"""The executor on an NVIDIA GPU: a step is launched, and its tokens are collected later.
+"""The runner on an NVIDIA GPU: a step is launched, and what it brings is collected later.
 
 Between the two the host is free: the tokens of one step feed the next one on the device, so that a step may be
-launched before the one before it is collected. What needs the host between two steps (beams, penalties, grammars,
-log probabilities) goes the plain way of `engine.runner`, one step at a time.
+launched before the one before it is collected. A step in which every sequence decodes is one CUDA graph; what single
+samples want beside it (penalties, masks, log probabilities, beams) is launched behind the graph, for their rows alone.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections import deque
-from collections.abc import Sequence as Row
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from engine.execution.cuda.graphs import Batch, DecodeGraphs
+from engine.execution.cuda.inputs import upload
+from engine.execution.cuda.requested import Requested, Sources, device_rows
 from engine.execution.cuda.tables import DeviceTables
-from engine.execution.runner import Runner
-from engine.protocol import SamplingParams
-from engine.requests.sequence import Sequence, Span, Step, StepResult
-from kernels.triton.draw import DeviceRows, draw
+from engine.execution.runner import Runner, prompt_step, tell_nobody
+from engine.execution.step_input import SAMPLING, Ints, LogitsEdit, PromptScores, StepInput, StepResult
+from kernels.triton import warm_up
+from kernels.triton.compilations import compilations
+from kernels.triton.draw import draw
 from kernels.triton.plan import decode_runs, program_target, upload_plan
 from kernels.triton.sharing import Sharing, find_sharing
 from kernels.triton.work import Runs, Work, plan_work
@@ -31,157 +34,194 @@ from kernels.triton.work import Runs, Work, plan_work
 if TYPE_CHECKING:
     from engine.models.loading.load import LoadedModel
 
-
-@dataclass(slots=True)
-class _Launched:
-    """A step whose tokens are on their way to the host."""
-
-    tokens: Tensor
-    """Pinned."""
-    there: torch.cuda.Event
-    order: NDArray[np.intp] | None
-    """Place among the step's spans of each token; None: their own order."""
-    swap_s: float
-
-
 _STEPS_PLANNED = 32
 """Steps that a decoding batch is planned for ahead."""
+_BATCHES_KEPT = 4
+"""Plans that are kept. Batches that take turns (some sequences sit out every other step) need one each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Decoding:
     """A batch that decodes, planned for some steps."""
 
-    rows: NDArray[np.int32]
     changes: int
-    limits: NDArray[np.int32]
+    limits: Ints
     """Tokens up to which its sequences may grow."""
     order: NDArray[np.intp]
-    """Place among the spans of each of the batch's entries."""
+    """Place among the rows, in ascending order, of each of the batch's entries."""
     batch: Batch
 
-    def covers(self, rows: NDArray[np.int32], changes: int, lengths: NDArray[np.int32]) -> bool:
-        """Whether a step of these sequences, of these lengths, is one it was planned for."""
-        same = changes == self.changes and np.array_equal(rows, self.rows)
-        return same and bool((lengths <= self.limits).all())
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A step whose results are on their way to the host."""
+
+    requested: Requested
+    there: torch.cuda.Event
+    swap_s: float
 
 
 class CudaRunner(Runner):
     """See `Runner`; `max_running` sequences at most are in a step."""
 
     depth = 2
-    """Steps that may be in flight."""
 
     def __init__(
-        self, model: LoadedModel, num_blocks: int, block_size: int, host_slots: int = 0, max_running: int = 512
+        self, model: LoadedModel, num_blocks: int, block_size: int, host_slots: int = 0, max_running: int = 256
     ) -> None:
         super().__init__(model, num_blocks, block_size, host_slots)
         width = min(num_blocks, -(-model.info.max_context // block_size)) + 1
-        self._tables = DeviceTables(2 * max_running, width, block_size, model.device)
-        self._graphs = DecodeGraphs(model, self.kv, self._tables, block_size, max_running)
-        self._in_flight: deque[_Launched | StepResult] = deque()
-        self._decoding: _Decoding | None = None
+        self._max_running = max_running
+        self._device_tables = DeviceTables(2 * max_running, width, model.device)
+        self._graphs = DecodeGraphs(model, self.kv, self._device_tables, block_size, max_running)
+        self._in_flight: deque[_Launched] = deque()
+        self._batches: OrderedDict[bytes, _Decoding] = OrderedDict()
+        self._captured = 0
 
-    def warm_up(self) -> None:
-        """Compile what steps of every kind need, and capture the decode graphs."""
-        super().warm_up()
-        if self.num_blocks > 1:
-            self._compile_mixed()
+    @property
+    def compilations(self) -> int:
+        """Kernels compiled and graphs captured since `warm_up`."""
+        return compilations.since_mark + self._graphs.captured - self._captured
+
+    def warm_up(self, tell: Callable[[str, int, int], None] = tell_nobody) -> None:
+        """Compile what steps of every kind need, capture the decode graphs, and run each kind of step once."""
+        model, config = self.model, self.model.config
+        compilations.watch()
         with torch.inference_mode():
-            for size in reversed(self._graphs.sizes):
-                self._graphs.capture(size, "whole")
-                self._graphs.capture(size, "split")
-        torch.cuda.synchronize()
-
-    def _compile_mixed(self) -> None:
-        """Two prompts, one of them long enough for the wide kernel, then both and their decoding."""
-        count = max(2, min(300, self.num_blocks * self.block_size // 2 - self.block_size))
-        blocks = -(-count // self.block_size)
-        sequences = [
-            Sequence(
-                id=-1 - number,
-                request_id="",
-                session="",
-                tokens=[0] * count,
-                prompt_len=count,
-                sampling=SamplingParams(max_tokens=1, temperature=number, seed=0),
-                table=[1 + number * blocks + i for i in range(blocks)],
+            shape = warm_up.Model(
+                heads=config.heads,
+                kv_heads=config.kv_heads,
+                head_dim=config.head_dim,
+                block_size=self.block_size,
+                layers=config.num_layers,
+                dtype=model.dtype,
+                embedding=model.decoder.embedding,
+                forward=model.decoder.forward,
+                logits=model.decoder.logits,
             )
-            for number in range(2)
-        ]
-        self.execute(Step(0, [Span(sequence, 0, count - 1) for sequence in sequences]))
-        self.execute(Step(0, [Span(sequence, count - 1, 1) for sequence in sequences]))
+            warm_up.compile_all(shape, lambda name, done, total: tell(f"compiling {name}", done, total))
+            self._graphs.capture_all(tell)
+        for step in self._steps_of_every_kind():
+            self.execute(step)
+        torch.cuda.synchronize()
         for pool in self.kv:
-            pool[1 : 1 + 2 * blocks].zero_()
+            pool[1:].zero_()
+        compilations.mark()
+        self._captured = self._graphs.captured
 
-    def execute(self, step: Step) -> StepResult:
+    def _steps_of_every_kind(self) -> list[StepInput]:
+        """Prompts short and long, alone, together and beside decoding sequences, and all that samples can want."""
+        size, most = self.block_size, self.num_blocks * self.block_size
+        long = max(1, min(300, most // 2 - size))
+        spans = [[(0, 1)], [(0, min(2, most))], [(0, long)], [(min(1, most - 1), 1)]]
+        if self._max_running > 1 and self.num_blocks > 1:
+            spans += [[(0, long)] * 2, [(long, 1)] * 2, [(0, long), (long - 1, 1)]]
+        spans = [each for each in spans if sum(-(-(start + count) // size) for start, count in each) <= self.num_blocks]
+        steps = [prompt_step(each, size) for each in spans]
+        token = np.zeros(1, np.int32)
+        edit = LogitsEdit(
+            sample=0,
+            tokens=token,
+            counts=token,
+            repetition=1.1,
+            newest_unknown=True,
+            bias_tokens=token,
+            bias_values=np.zeros(1, np.float32),
+            mask=np.full(-(-self.model.config.vocab_size // 32), -1, np.int32),
+        )
+        warm = np.zeros(1, SAMPLING)
+        warm["temperature"], warm["top_p"] = 1.0, 0.9
+        settings = np.resize(warm, 1)
+        for step in list(steps):
+            if len(step.sampled) == 1:
+                scores = (PromptScores(0, 0, token, 1),)
+                more = {"edits": (edit,), "logprobs": np.ones(1, np.int32), "settings": settings}
+                steps.append(dataclasses.replace(step, prompt_scores=scores, **more))  # type: ignore[arg-type]
+                none = {"sampled": token[:0], "sample_rows": token[:0], "settings": settings[:0]}
+                steps.append(dataclasses.replace(step, beams=((0, 2),), logprobs=token[:0], **none))  # type: ignore[arg-type]
+        return steps
+
+    def execute(self, step: StepInput) -> StepResult:
+        """Launch and collect."""
         self.launch(step)
         return self.collect()
 
     @torch.inference_mode()
-    def launch(self, step: Step) -> None:
+    def launch(self, step: StepInput) -> None:
         """Start a step. Raises InconsistentStep before anything is written."""
-        if not all(span.sequence.runs_ahead for span in step.spans):
-            for span in step.spans:
-                self._tables.forget(span.sequence)
-            self._in_flight.append(super().execute(step))
-            return
-        self._check_writes(step)
+        tables, device = self._device_tables, self.model.device
+        tables.apply(step.patches)
+        tables.check(step, self.block_size, self.num_blocks, self.model.config.vocab_size)
         swap_s = self._move(step)
-        if all(span.count == 1 and span.samples and not span.forks for span in step.spans):
-            out, order = self._launch_decode(step.spans)
-        else:
-            out, order = self._launch_mixed(step.spans), None
-        tokens = torch.empty(len(out), dtype=torch.int32, pin_memory=True)
-        tokens.copy_(out, non_blocking=True)
+        before = None
+        if any(edit.newest_unknown for edit in step.edits):  # read before this step's tokens take their place
+            (rows,) = upload([step.sample_rows[[edit.sample for edit in step.edits]].astype(np.int64)], device)
+            before = self._graphs.newest[rows]
+        decodes = step.is_decode and len(step.rows) and not step.prompt_scores
+        sources = self._launch_decode(step) if decodes else self._launch_mixed(step)
+        requested = Requested.launch(step, sources, self.model.decoder.logits, self._graphs.newest, before, device)
         there = torch.cuda.Event()
         there.record()
-        self._in_flight.append(_Launched(tokens, there, order, swap_s))
+        self._in_flight.append(_Launched(requested, there, swap_s))
 
     def collect(self) -> StepResult:
-        """The tokens of the oldest step in flight; waits for them."""
+        """What the oldest step in flight brings; waits for it."""
         launched = self._in_flight.popleft()
-        if isinstance(launched, StepResult):
-            return launched
         launched.there.synchronize()
-        tokens = launched.tokens.numpy()
-        if launched.order is not None:
-            in_order = np.empty_like(tokens)
-            in_order[launched.order] = tokens
-            tokens = in_order
-        return StepResult(tokens.tolist(), swap_s=launched.swap_s)
+        return launched.requested.result(launched.swap_s)
 
     # -- one token of each sequence ------------------------------------------------------------------
 
-    def _launch_decode(self, spans: list[Span]) -> tuple[Tensor, NDArray[np.intp]]:
-        placed = np.array(self._tables.place_newest(spans), dtype=np.int32)
-        starts = np.array([span.start for span in spans], dtype=np.int32)
-        newest = np.array([span.sequence.tokens[-1] for span in spans], dtype=np.int32)
+    def _launch_decode(self, step: StepInput) -> Sources:
         # By row: in whatever order they are scheduled, the same sequences are the same batch.
-        by_row = np.argsort(placed)
-        rows, lengths = placed[by_row], starts[by_row] + 1
-        decoding = self._decoding
-        if decoding is None or not decoding.covers(rows, self._tables.changes, lengths):
-            decoding = self._decoding = self._plan_batch([spans[i] for i in by_row], rows, lengths)
+        by_row = np.argsort(step.rows)
+        settings = np.zeros(len(step.rows), SAMPLING)  # beams have none
+        settings[step.sampled] = step.settings
+        decoding = self._planned(step.rows[by_row], step.starts[by_row] + 1, settings[by_row])
         order = by_row[decoding.order]
-        self._graphs.launch(decoding.batch, _ids(newest[order], placed[order]), starts[order])
-        return self._graphs.out[: len(spans)], order
+        ids = _ids(step.token_ids[order], step.rows[order])
+        self._graphs.launch(decoding.batch, ids, step.starts[order], step.patches)
+        entries = np.empty(len(order), np.int64)
+        entries[order] = np.arange(len(order))
+        return Sources(self._graphs.logits, self._graphs.out, entries[step.sampled], entries[_beam_spans(step)])
 
-    def _plan_batch(self, spans: list[Span], rows: NDArray[np.int32], lengths: NDArray[np.int32]) -> _Decoding:
+    def _planned(self, rows: Ints, lengths: Ints, settings: NDArray[np.void]) -> _Decoding:
+        """The batch of these sequences, in ascending order of their rows, from a step before where that planned it.
+
+        A plan holds while the rows are the same, nothing but appended blocks changed in their tables, and no sequence
+        has outgrown it. Settings are compared too: a session's next turn stands in the row of the turn before.
+        """
+        key = rows.tobytes()
+        decoding = self._batches.get(key)
+        if (
+            decoding is None
+            or decoding.changes != self._device_tables.changes
+            or not bool((lengths <= decoding.limits).all())
+        ):
+            decoding = self._plan_batch(rows, lengths, settings)
+        elif decoding.batch.settings.tobytes() != settings[decoding.order].tobytes():
+            batch = dataclasses.replace(decoding.batch, settings=settings[decoding.order])
+            decoding = dataclasses.replace(decoding, batch=batch)
+        self._batches[key] = decoding
+        self._batches.move_to_end(key)
+        if len(self._batches) > _BATCHES_KEPT:
+            self._batches.popitem(last=False)
+        return decoding
+
+    def _plan_batch(self, rows: Ints, lengths: Ints, settings: NDArray[np.void]) -> _Decoding:
         """What is read how, now and in the steps to come: sequences grow, and all else stays."""
         full = (lengths - 1) // self.block_size
-        sharing = find_sharing(self._tables.host, rows, full, self.block_size)
+        sharing = find_sharing(self._device_tables.host, rows, full, self.block_size)
         limits = lengths + _STEPS_PLANNED
-        work = self._plan(decode_runs(sharing, rows[sharing.order], limits[sharing.order]), len(spans))
-        kind = self._graphs.kind_of(work, len(spans))
+        work = self._plan(decode_runs(sharing, rows[sharing.order], limits[sharing.order]), len(rows))
+        kind = self._graphs.kind_of(work, len(rows))
         if kind is None:  # more of a tree than the graphs have room for
-            sharing = Sharing(np.arange(len(spans)), [], np.zeros(len(spans), dtype=np.int32), 0)
-            work = self._plan(decode_runs(sharing, rows, limits), len(spans))
-            kind = self._graphs.kind_of(work, len(spans))
+            sharing = Sharing(np.arange(len(rows)), [], np.zeros(len(rows), dtype=np.int32), 0)
+            work = self._plan(decode_runs(sharing, rows, limits), len(rows))
+            kind = self._graphs.kind_of(work, len(rows))
             assert kind is not None, "a batch that shares nothing fits its graph"
-        temperatures, filters = _sampling([spans[place].sequence for place in sharing.order])
-        batch = Batch(rows[sharing.order], temperatures, filters, work, kind)
-        return _Decoding(rows, self._tables.changes, limits, sharing.order, batch)
+        batch = Batch(rows[sharing.order], settings[sharing.order], work, kind)
+        return _Decoding(self._device_tables.changes, limits, sharing.order, batch)
 
     def _plan(self, runs: Runs, tokens: int) -> Work:
         config = self.model.config
@@ -195,26 +235,19 @@ class CudaRunner(Runner):
 
     # -- chunks of prompts, with or without decoding sequences ---------------------------------------
 
-    def _launch_mixed(self, spans: list[Span]) -> Tensor:
-        """Tokens of the spans that sample, each followed by its forks'."""
+    def _launch_mixed(self, step: StepInput) -> Sources:
         config, device = self.model.config, self.model.device
-        rows = np.array([self._tables.place(s.sequence, s.start, s.start + s.count) for s in spans], dtype=np.int32)
-        counts = np.array([span.count for span in spans], dtype=np.int32)
-        starts = np.array([span.start for span in spans], dtype=np.int32)
-        firsts = (np.cumsum(counts) - counts).astype(np.int32)
-        of_token = np.repeat(np.arange(len(spans)), counts)
+        rows, starts, counts, firsts = step.rows, step.starts, step.counts, step.firsts
+        of_token = np.repeat(np.arange(len(rows)), counts)
         positions = np.arange(counts.sum(), dtype=np.int32) - firsts[of_token] + starts[of_token]
-        known: list[int] = []
-        for span in spans:
-            known += span.sequence.tokens[span.start : span.start + span.count]
         work = self._plan(
             Runs(firsts, counts, rows, np.zeros_like(starts), starts + counts, counts > 1), len(positions)
         )
-        self._graphs.patch(self._tables.take_patches())
+        self._graphs.patch(step.patches)
         plan = upload_plan(
             positions,
             rows[of_token],
-            self._tables.device,
+            self._device_tables.device,
             work,
             config.heads,
             config.kv_heads,
@@ -222,40 +255,21 @@ class CudaRunner(Runner):
             self.block_size,
             shared=False,
         )
-        ids = torch.from_numpy(_ids(np.array(known, dtype=np.int32), rows[of_token]))
-        ids = ids.pin_memory().to(device, non_blocking=True)
+        spans = np.concatenate((step.sampled, _beam_spans(step)))
+        last = (firsts + counts - 1)[spans].astype(np.int64)
+        ids, last_rows, table_rows = upload([_ids(step.token_ids, rows[of_token]), last, step.sample_rows], device)
         hidden = self.model.decoder.forward(self._graphs.embed(ids), self.kv, plan)
-        samplers = [
-            (s, sequence) for s, span in enumerate(spans) if span.samples for sequence in (span.sequence, *span.forks)
-        ]
-        out = torch.empty(len(samplers), dtype=torch.int32, device=device)
-        if samplers:
-            last = firsts + counts - 1
-            logits = self._logits(hidden, [int(last[s]) for s, _ in samplers])
-            sequences = [sequence for _, sequence in samplers]
-            table_rows = [self._tables.row_of(sequence) for sequence in sequences]
-            draw(
-                logits, self._device_rows(sequences), out, self._graphs.newest, _upload(table_rows, torch.int32, device)
-            )
-        return out
-
-    def _device_rows(self, sequences: Row[Sequence]) -> DeviceRows:
-        temperatures, filters = _sampling(sequences)
-        top_k, top_p, min_p, seeds = zip(*(filters or [(0, 1.0, 0.0, 0)] * len(sequences)), strict=True)
-        columns = (
-            (temperatures, torch.float32),
-            (top_k, torch.int32),
-            (top_p, torch.float32),
-            (min_p, torch.float32),
-            (seeds, torch.int64),
-            ([len(sequence.tokens) for sequence in sequences], torch.int32),
-        )
-        return DeviceRows(*(_upload(column, dtype, self.model.device) for column, dtype in columns))
+        samples = len(step.sampled)
+        logits = self.model.decoder.logits(hidden[last_rows]) if len(spans) else hidden[:0]
+        out = torch.empty(samples, dtype=torch.int32, device=device)
+        if samples:
+            draw(logits[:samples], device_rows(step, slice(None), device), out, self._graphs.newest, table_rows)
+        return Sources(logits, out, np.arange(samples), np.arange(samples, len(spans)), hidden)
 
     # -- inside ----------------------------------------------------------------------------------------
 
-    def _move(self, step: Step) -> float:
-        if not (step.swap_out or step.swap_in):
+    def _move(self, step: StepInput) -> float:
+        if not (len(step.swap_out) or len(step.swap_in)):
             return super()._move(step)
         torch.cuda.synchronize()
         started = time.perf_counter()
@@ -263,34 +277,11 @@ class CudaRunner(Runner):
         torch.cuda.synchronize()
         return time.perf_counter() - started
 
-    def _check_writes(self, step: Step) -> None:
-        """As `_check`, of what this step writes: what it reads was checked when its table was."""
-        self._check_moves(step)
-        size = self.block_size
-        try:
-            blocks = [span.sequence.table[span.start // size] for span in step.spans if span.count == 1]
-        except IndexError:
-            self._check(step)  # says which
-            raise
-        for span in step.spans:
-            if span.count != 1:
-                blocks += self._check_span(span)
-        if len(set(blocks)) < len(blocks) or not 1 <= min(blocks) <= max(blocks) <= self.num_blocks:
-            self._check(step)
+
+def _ids(tokens: Ints, rows: Ints) -> Ints:
+    """Token ids; one that is UNKNOWN is named by its sequence's row."""
+    return np.where(tokens >= 0, tokens, -rows - 1).astype(np.int32)
 
 
-def _ids(tokens: NDArray[np.int32], rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Token ids; one that is not known yet is named by its sequence's row."""
-    return np.where(tokens >= 0, tokens, -rows - 1)
-
-
-def _sampling(sequences: Row[Sequence]) -> tuple[list[float], list[tuple[int, float, float, int]] | None]:
-    temperatures = [sequence.sampling.temperature for sequence in sequences]
-    if not any(temperatures):
-        return temperatures, None
-    params = (sequence.sampling for sequence in sequences)
-    return temperatures, [(p.top_k, p.top_p, p.min_p, p.seed) for p in params]
-
-
-def _upload(values: Row[float], dtype: torch.dtype, device: str) -> Tensor:
-    return torch.tensor(values, dtype=dtype).pin_memory().to(device, non_blocking=True)
+def _beam_spans(step: StepInput) -> Ints:
+    return np.array([span for span, _ in step.beams], np.int32)

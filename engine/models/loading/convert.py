@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.models.config import parse_config
 from engine.models.errors import ModelError
 from engine.models.loading.gguf_file import GgufFile, GgufTensor
 from engine.models.loading.gguf_tokenizer import build_tokenizer
+from engine.models.registry import parse_config
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 """general.architecture, which is also the model_type. Mistral's files call themselves llama."""

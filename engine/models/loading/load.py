@@ -10,15 +10,24 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.models.config import DecoderConfig, read_config
-from engine.models.decoder import Decoder, build_decoder
+from engine.models.config import DecoderConfig
+from engine.models.decoder import Decoder
 from engine.models.errors import ModelError
+from engine.models.loading.build import build_decoder
+from engine.models.loading.dtypes import (
+    check_gpu,
+    check_gpu_room,
+    check_gpu_shape,
+    cpu_dtypes,
+    gpu_dtypes,
+    multiplies_bfloat16,
+)
 from engine.models.loading.names import cache_dir
 from engine.models.loading.weights import Checkpoint, RandomWeights
+from engine.models.registry import read_config
 from engine.process.config import EngineConfig
 from engine.protocol import LoadProgress, ModelInfo
-from kernels import ops
-from kernels.ops import Form
+from kernels.backend import Backend, Form, gpu_backend, start_cpp_backend, torch_backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +41,13 @@ class LoadedModel:
     """Of what is computed."""
     kv_dtype: torch.dtype
     device: str
-    compiled: bool
-    """With a CPU's C++ kernels."""
+    backend: Backend
+    """What computes it: chosen here, for as long as the model is loaded."""
+
+    @property
+    def compiled(self) -> bool:
+        """With a CPU's C++ kernels."""
+        return self.backend.rounds_weights
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -47,9 +61,21 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         torch.set_num_threads(config.threads or _cpu_threads())
     elif ":" in device:
         torch.cuda.set_device(device)  # what names no device, as events and graphs, means this one
-    compiled = _start_cpu_kernels(config, device, progress)
-    dtype, kv_dtype = _dtypes(config.dtype, device, compiled)
     decoder_config = read_config(path)
+    if device != "cpu":
+        check_gpu(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
+        check_gpu_shape(decoder_config.heads, decoder_config.kv_heads, decoder_config.head_dim)
+    backend = _backend(config, device, progress)
+    compiled = backend.rounds_weights
+    checkpoint = None if config.random_weights else Checkpoint(path)
+    stored = None if checkpoint is None else checkpoint.dtype()
+    if device == "cpu":
+        dtype, kv_dtype = cpu_dtypes(config.dtype, stored, compiled=compiled, fast_bfloat16=multiplies_bfloat16())
+    else:
+        dtype, kv_dtype = gpu_dtypes(config.dtype, stored)
+        from kernels.triton.plan import shared_memory  # needs Triton
+
+        check_gpu_room(torch.cuda.get_device_name(device), shared_memory(device), decoder_config.head_dim, dtype)
     max_context = _max_context(decoder_config, config.max_context)
     name = _display_name(config.model)
 
@@ -57,22 +83,24 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         progress(LoadProgress(stage="loading", detail=name, done=done, total=total))
 
     layer_done(0, decoder_config.num_layers)
-    checkpoint = RandomWeights(dtype, device) if config.random_weights else Checkpoint(path)
+    weights = checkpoint or RandomWeights(dtype, device)
     with torch.inference_mode():
-        choose_form = _form_chooser(config) if compiled else None
-        decoder = build_decoder(decoder_config, checkpoint, dtype, device, layer_done, choose_form)
+        decoder = build_decoder(decoder_config, weights, dtype, backend, layer_done)
+    if device != "cpu":
+        with torch.inference_mode():
+            _compile_kernels(decoder, config.block_size, progress)
     info = ModelInfo(
         name=name,
         path=str(path),
         architecture=decoder_config.architecture,
-        parameters=checkpoint.parameters,
+        parameters=weights.parameters,
         vocab_size=decoder_config.vocab_size,
         max_context=max_context,
         dtype=str(dtype).removeprefix("torch."),
         device=device,
-        weights_dtype=_weights_dtype(decoder, dtype),
+        weights_dtype=decoder.weights_dtype(),
         kv_dtype=str(kv_dtype).removeprefix("torch."),
-        kernels="C++" if compiled else "torch" if device == "cpu" else "Triton",
+        kernels=backend.name,
     )
     return LoadedModel(
         info=info,
@@ -81,7 +109,33 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         dtype=dtype,
         kv_dtype=kv_dtype,
         device=device,
-        compiled=compiled,
+        backend=backend,
+    )
+
+
+def _compile_kernels(decoder: Decoder, block_size: int, progress: Callable[[LoadProgress], None]) -> None:
+    """All that this model can need, so that no step ever waits for the compiler."""
+    from kernels.triton import warm_up  # needs Triton
+    from kernels.triton.compilations import compilations
+
+    def tell(kernel: str, done: int, total: int) -> None:
+        progress(LoadProgress(stage="warming", detail=f"compiling {kernel}", done=done, total=total))
+
+    compilations.watch()
+    sizes = decoder.config
+    warm_up.compile_all(
+        warm_up.Model(
+            heads=sizes.heads,
+            kv_heads=sizes.kv_heads,
+            head_dim=sizes.head_dim,
+            block_size=block_size,
+            layers=sizes.num_layers,
+            dtype=decoder.dtype,
+            embedding=decoder.embedding,
+            forward=decoder.forward,
+            logits=decoder.logits,
+        ),
+        tell,
     )
 
 
@@ -110,63 +164,43 @@ def _cpu_threads() -> int:
     return max(1, min(torch.get_num_threads(), allowed))
 
 
-def _start_cpu_kernels(config: EngineConfig, device: str, progress: Callable[[LoadProgress], None]) -> bool:
-    """Whether the C++ kernels compute this model. Raises ModelError where only they could do what was asked for."""
+def _backend(config: EngineConfig, device: str, progress: Callable[[LoadProgress], None]) -> Backend:
+    """The kernels that compute this model. Raises ModelError where only others could do what was asked for."""
     needed = config.weights_dtype != "auto"
     if device != "cpu":
         if needed:
             raise ModelError(f"weights-dtype {config.weights_dtype} is for CPUs; on {device} weights are in the dtype.")
-        return False
+        return gpu_backend(device)
     if config.dtype not in ("auto", "float32"):
         if needed:
             raise ModelError(
                 f"weights-dtype {config.weights_dtype} goes with the dtypes auto and float32, not with {config.dtype}."
             )
-        return False
-    missing = "they are switched off (cpu-kernels torch)" if config.cpu_kernels == "torch" else None
-    if missing is None:
+        return torch_backend()
+    if config.cpu_kernels == "torch":
+        missing = "they are switched off (cpu-kernels torch)"
+    else:
 
         def tell(detail: str) -> None:
             progress(LoadProgress(stage="starting", detail=f"CPU kernels: {detail}"))
 
-        missing = ops.start_cpu_kernels(cache_dir() / "kernels", tell)
-    if missing is not None and needed:
+        started = start_cpp_backend(cache_dir() / "kernels", tell, _form_chooser(config))
+        if not isinstance(started, str):
+            return started
+        missing = started
+    if needed:
         raise ModelError(f"weights-dtype {config.weights_dtype} needs the C++ kernels of the CPU: {missing}.")
-    return missing is None
+    return torch_backend()
 
 
-def _form_chooser(config: EngineConfig) -> Callable[[Tensor], Form]:
-    """How the C++ kernels hold a matrix of the checkpoint."""
+def _form_chooser(config: EngineConfig) -> Callable[[Tensor], Form] | None:
+    """How the C++ kernels hold a matrix of the checkpoint; None: as they choose themselves."""
     wanted = config.weights_dtype
     if wanted != "auto":
         return lambda weight: wanted
     if config.dtype == "float32":  # what is stored in bfloat16 is the same number in float32
         return lambda weight: "bf16" if weight.dtype == torch.bfloat16 else "float32"
-    return ops.choose_form
-
-
-def _weights_dtype(decoder: Decoder, dtype: torch.dtype) -> str:
-    """Of the layers' largest matrices."""
-    largest = decoder.layers[0].gate_up
-    return largest.form if isinstance(largest, ops.PanelLinear) else str(dtype).removeprefix("torch.")
-
-
-def _dtypes(wanted: str, device: str, compiled: bool) -> tuple[torch.dtype, torch.dtype]:
-    """Of what is computed, and of KV: what was asked for. auto is float32 and KV in bfloat16 with C++ kernels, else
-    bfloat16 where the device multiplies it in hardware, else float32.
-
-    A CPU without such instructions reads bfloat16 weights of one sequence faster, but is many times slower on a batch.
-    """
-    if wanted != "auto":
-        dtype: torch.dtype = getattr(torch, wanted)
-        return dtype, dtype
-    if compiled:
-        return torch.float32, torch.bfloat16
-    if device != "cpu":
-        return torch.bfloat16, torch.bfloat16
-    probes = (getattr(torch.cpu, probe, None) for probe in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
-    dtype = torch.bfloat16 if any(probe is not None and probe() for probe in probes) else torch.float32
-    return dtype, dtype
+    return None
 
 
 def _max_context(config: DecoderConfig, wanted: int | None) -> int:

@@ -5,6 +5,8 @@ Or random numbers in their place, for who only measures speed.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from math import prod
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from engine.models.errors import ModelError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""By the names that safetensors files have for them."""
 
 
 class Checkpoint:
@@ -32,21 +36,52 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._where
 
-    def take(self, name: str, *shape: int) -> Tensor:
-        """The tensor, mapped from the file. Raises ModelError when it is missing, of another shape, or no floats."""
+    def dtype(self) -> torch.dtype | None:
+        """The floating-point type of most of the numbers; None where that is none that `take` accepts."""
+        numbers: Counter[str] = Counter()
+        for name, file in self._where.items():
+            part = self._files[file].get_slice(name)
+            numbers[part.get_dtype()] += prod(part.get_shape())
+        return _DTYPES.get(numbers.most_common(1)[0][0]) if numbers else None
+
+    def take(self, name: str, *shape: int, device: str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor on `device` in `dtype` (None: in its own); mapped from the file where both are the file's.
+
+        Raises ModelError when it is missing, of another shape, of no floats, or holds a number that is not finite,
+        in the file or in `dtype`: one of those would turn answers into nonsense long after the start.
+        """
         if name not in self._where:
             raise ModelError(f"The model's files lack the tensor {name}.")
         try:
-            tensor: Tensor = self._files[self._where[name]].get_tensor(name)
+            stored: Tensor = self._files[self._where[name]].get_tensor(name)
         except SafetensorError as error:
             raise ModelError(f"The tensor {name} cannot be read: {error}.") from error
-        if tuple(tensor.shape) != shape:
-            raise ModelError(f"The tensor {name} has shape {list(tensor.shape)}; config.json asks for {list(shape)}.")
-        if not tensor.is_floating_point() or tensor.element_size() < 2:
-            raise ModelError(f"The tensor {name} is {tensor.dtype}; float32, float16 and bfloat16 are supported.")
+        if tuple(stored.shape) != shape:
+            raise ModelError(f"The tensor {name} has shape {list(stored.shape)}; config.json asks for {list(shape)}.")
+        if not stored.is_floating_point() or stored.element_size() < 2:
+            raise ModelError(f"The tensor {name} is {stored.dtype}; float32, float16 and bfloat16 are supported.")
+        tensor = stored.to(device, dtype or stored.dtype)
+        if not _is_finite(tensor):
+            if not _is_finite(stored):
+                raise ModelError(f"The tensor {name} holds NaN or infinity: the model's files are damaged.")
+            raise _out_of_range(name, stored, tensor.dtype)
         self._taken.add(name)
         self.parameters += tensor.numel()
         return tensor
+
+    def in_range(self, name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """The tensor that `take` gave, in another dtype. Raises ModelError where a number is too large for that."""
+        if tensor.dtype == dtype:
+            return tensor
+        converted = tensor.to(dtype)
+        if not _is_finite(converted):
+            raise _out_of_range(name, tensor, dtype)
+        return converted
+
+    def same(self, name: str, tensor: Tensor) -> bool:
+        """Whether the file's tensor of this name holds the numbers of `tensor`, which may be on another device."""
+        other: Tensor = self._files[self._where[name]].get_tensor(name)
+        return other.shape == tensor.shape and torch.equal(other.to(tensor.device, tensor.dtype), tensor)
 
     def check_all_taken(self, ignored_suffixes: tuple[str, ...], ignored: tuple[str, ...]) -> None:
         """Raises ModelError when a tensor was left over: the model has a part that this decoder would leave out."""
@@ -66,13 +101,38 @@ class RandomWeights:
         self.parameters = 0
         """Numbers made so far."""
 
-    def take(self, name: str, *shape: int) -> Tensor:
+    def __contains__(self, name: str) -> bool:
+        return True
+
+    def take(self, name: str, *shape: int, device: str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
+        """A new tensor, on the device and in the dtype that this object was made for."""
         self.parameters += prod(shape)
         tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
         return tensor.normal_(1.0 if len(shape) == 1 else 0.0, 0.02, generator=self._generator)
 
+    def in_range(self, name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """The tensor in another dtype."""
+        return tensor.to(dtype)
+
     def check_all_taken(self, ignored_suffixes: tuple[str, ...], ignored: tuple[str, ...]) -> None:
         """There is nothing else."""
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether there is neither NaN nor infinity among the numbers. NaN is the least and the largest of any numbers."""
+    low, high = torch.aminmax(tensor)
+    return math.isfinite(low.item()) and math.isfinite(high.item())
+
+
+def _out_of_range(name: str, stored: Tensor, dtype: torch.dtype) -> ModelError:
+    return ModelError(
+        f"The tensor {name} has numbers too large for {_name(dtype)}: the file has them in {_name(stored.dtype)}. "
+        "Choose another dtype."
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _file_names(directory: Path) -> list[str]:

@@ -46,6 +46,10 @@ class Metrics(Observer):
         self._queries = self.counter("prefix_cache_queries", "Prompt tokens looked for in the prefix cache.")
         self._hits = self.counter("prefix_cache_hits", "Prompt tokens found there.")
         self._generated = self.counter("generation_tokens", "Generated tokens.")
+        self._compilations = 0
+        self._compiled = self.counter(
+            "engine_compilations", "Kernels compiled and CUDA graphs captured after the engine was ready."
+        )
         self._preempted = self.counter("num_preemptions", "Sequences that gave their blocks up for older ones.")
         self._ended = self.counter("request_success", "Answers that ended, by why.", "finished_reason")
         self._rejections = self.counter("admission_rejections", "HTTP requests refused, by reason.", "reason")
@@ -111,6 +115,8 @@ class Metrics(Observer):
         if report.prompt_tokens or report.generated_tokens:
             self._step_tokens.observe(report.prompt_tokens + report.generated_tokens)
         # the report counts from the engine's start, this from the daemon's: a new engine begins at 0 again
+        self._compiled.inc(max(0, report.compilations - self._compilations))
+        self._compilations = report.compilations
         self._preempted.inc(max(0, report.preemptions - self._preemptions))
         self._preemptions = report.preemptions
         for event in report.events:

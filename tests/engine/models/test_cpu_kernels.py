@@ -12,7 +12,7 @@ from engine import models
 from engine.models.loading import names
 from engine.models.loading.load import LoadedModel
 from engine.process.config import EngineConfig
-from kernels import ops
+from kernels.backend import SpanTable, start_cpp_backend
 from pagechat.bench import quality
 from tests.models import tiny_llama
 
@@ -41,15 +41,13 @@ def logits(
     with torch.inference_mode():
         for start in range(0, len(ids), chunk):
             part = torch.tensor(ids[start : start + chunk])
-            plan = ops.plan_attention(
-                [ops.SpanTable(start, len(part), range(1, blocks + 1))],
+            plan = model.backend.plan_attention(
+                [SpanTable(start, len(part), range(1, blocks + 1))],
                 heads=config.heads,
                 kv_heads=config.kv_heads,
                 head_dim=config.head_dim,
                 block_size=block_size,
                 dtype=model.dtype,
-                device="cpu",
-                compiled=model.compiled,
             )
             rows.append(decoder.logits(decoder.forward(decoder.embed(part), kv, plan)))
     decoder._fused = kept
@@ -58,9 +56,9 @@ def logits(
 
 @pytest.fixture(scope="module")
 def needs_kernels() -> None:
-    problem = ops.start_cpu_kernels(names.cache_dir() / "kernels", print)
-    if problem is not None:
-        pytest.skip(problem)
+    started = start_cpp_backend(names.cache_dir() / "kernels", print)
+    if isinstance(started, str):
+        pytest.skip(started)
 
 
 @pytest.mark.usefixtures("needs_kernels")

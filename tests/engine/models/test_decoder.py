@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from engine.models import load
 from engine.models.loading.load import LoadedModel
 from engine.process.config import EngineConfig
-from kernels import ops
+from kernels.backend import SpanTable
 from tests.models import tiny_llama
 
 LLAMA3_ROPE = {
@@ -29,6 +29,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama tied": {"tie_word_embeddings": True},
     "llama with biases": {"attention_bias": True, "mlp_bias": True},
     "llama, one key/value head": {"num_key_value_heads": 1, "head_dim": 8},
+    "llama, 24 query heads a key/value head": {"num_attention_heads": 24, "num_key_value_heads": 1, "head_dim": 8},
+    "llama, 71 query heads a key/value head": {
+        "hidden_size": 71,
+        "num_attention_heads": 71,
+        "num_key_value_heads": 1,
+        "head_dim": 4,
+    },
     "llama linear rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}},
     "llama3 rope": {"rope_parameters": LLAMA3_ROPE},
     "mistral": {"model_type": "mistral", "sliding_window": None},
@@ -49,21 +56,19 @@ def paged_logits(model: LoadedModel, ids: torch.Tensor, block_size: int, chunk: 
     blocks = -(-len(ids) // block_size)
     table = list(range(blocks, 0, -1))
     kv = [
-        ops.new_kv(blocks, config.kv_heads, block_size, config.head_dim, model.kv_dtype, "cpu")
+        model.backend.new_kv(blocks, config.kv_heads, block_size, config.head_dim, model.kv_dtype)
         for _ in range(config.num_layers)
     ]
     parts = []
     for start in range(0, len(ids), chunk):
         part = ids[start : start + chunk]
-        plan = ops.plan_attention(
-            [ops.SpanTable(start, len(part), table)],
+        plan = model.backend.plan_attention(
+            [SpanTable(start, len(part), table)],
             heads=config.heads,
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,
             block_size=block_size,
             dtype=model.dtype,
-            device="cpu",
-            compiled=model.compiled,
         )
         parts.append(model.decoder.logits(model.decoder.forward(model.decoder.embed(part), kv, plan)))
     return torch.cat(parts)

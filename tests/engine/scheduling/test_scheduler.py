@@ -5,23 +5,26 @@ import random
 import pytest
 
 from engine.blocks import POLICIES, Policy
+from engine.execution.step_input import StepInput, StepResult
 from engine.protocol import BeamParams
-from engine.requests.sequence import Step
-from engine.scheduling.async_steps import Flights
 from tests.engine.fakes import ContentExecutor, expected_answer, make_core, request, run, tokens_of
 
 
 def test_decode_and_prefill_chunks_share_one_step() -> None:
-    core = make_core(64, step_tokens=8)
-    steps: list[Step] = []
-    executor = ContentExecutor(64, 4)
-    spy = type("Spy", (), {"execute": lambda self, step: (steps.append(step), executor.execute(step))[1]})()
-    core._flights = Flights(spy)
+    steps: list[StepInput] = []
+
+    class Spy(ContentExecutor):
+        def execute(self, step: StepInput) -> StepResult:
+            steps.append(step)
+            return super().execute(step)
+
+    core = make_core(64, step_tokens=8, executor=Spy(64, 4))
     core.add(request("a", [1] * 3, max_tokens=6))
     core.step()
     core.add(request("b", list(range(20))))
     core.step()
-    assert [(span.sequence.request_id, span.count) for span in steps[1].spans] == [("a", 1), ("b", 7)]
+    assert steps[1].counts.tolist() == [1, 7]
+    assert steps[1].token_ids[1:].tolist() == list(range(7)), "the first ones of b"
 
 
 def test_a_long_prompt_does_not_stop_the_others_from_decoding() -> None:

@@ -101,7 +101,7 @@ def test_rotation_norms_and_kv_write_are_torchs() -> None:
     results = []
     for one in (scene(False), scene(True)):
         angles = ops.rope_angles(one.plan.positions, inv_freq, 1.0, torch.float32)
-        q = ops.rope_and_cache(one.qkv.clone(), 4, angles, one.kv, one.plan, norms)
+        q = ops.rope_and_cache_kv(one.qkv.clone(), 4, angles, one.kv, one.plan, norms)
         results.append((q, one.kv))
 
     torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import kernels.triton as triton_kernels
 from kernels.triton.plan import plan_decode
 from kernels.triton.sharing import WORTH_READING_ONCE, find_sharing
-from kernels.triton.work import NARROW_ROWS, Runs, plan_work
+from kernels.triton.work import WIDE_ROWS, Runs, narrow_rows, plan_work
 from tests.kernels.test_attention import HEAD_DIM, Scene, expected, make_scene
 
 SPANS = [(0, 1), (15, 1), (16, 1), (70, 1), (0, 2), (5, 3), (30, 40), (300, 1)]
@@ -28,11 +28,13 @@ def attend(scene: Scene, heads: int, kv_heads: int, block_size: int, **options: 
         device="cpu",
     )
     plan.parts.fill_(float("nan"))
-    q = triton_kernels.rope_and_cache(scene.qkv.clone(), heads, None, scene.kv, plan)
+    q = triton_kernels.rope_and_cache_kv(scene.qkv.clone(), heads, None, scene.kv, plan)
     return triton_kernels.paged_attention(q, scene.kv, plan, 0.25, **options)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "block_size"), [(4, 4, 16), (6, 2, 32), (8, 1, 64)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "block_size"), [(4, 4, 16), (6, 2, 32), (8, 1, 64), (24, 2, 16), (24, 1, 16), (71, 1, 32)]
+)
 def test_a_mixed_batch_attends_as_plain_attention_does(heads: int, kv_heads: int, block_size: int) -> None:
     """Decode, prefill and a split sequence, on both sides of block borders; unused slots and outputs are NaN."""
     scene = make_scene(SPANS, heads, kv_heads, block_size)
@@ -77,7 +79,7 @@ def test_blocks_that_several_tables_hold_are_read_once_and_change_nothing() -> N
         scene.keys[i][:common], scene.values[i][:common] = scene.keys[0][:common], scene.values[0][:common]
 
     plan, order = plan_decode(lengths, tables, heads=4, kv_heads=2, head_dim=HEAD_DIM, block_size=16, device="cpu")
-    q = triton_kernels.rope_and_cache(scene.qkv[torch.from_numpy(order).long()], 4, None, scene.kv, plan)
+    q = triton_kernels.rope_and_cache_kv(scene.qkv[torch.from_numpy(order).long()], 4, None, scene.kv, plan)
     got = triton_kernels.paged_attention(q, scene.kv, plan, 0.25)
 
     items = torch.cat((plan.narrow.items.view(-1, 6), plan.wide.items.view(-1, 6)))
@@ -126,9 +128,12 @@ def test_every_key_of_every_sequence_is_read_exactly_once_for_it(tree: tuple[np.
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 70), st.integers(0, 3000), st.booleans()), min_size=1, max_size=12))
-def test_items_cover_each_run_once_and_parts_are_merged_whole(shapes: list[tuple[int, int, bool]]) -> None:
-    group, kv_heads = 4, 2
+@given(
+    st.lists(st.tuples(st.integers(1, 70), st.integers(0, 3000), st.booleans()), min_size=1, max_size=12),
+    st.sampled_from([1, 4, 12, 16, 17, 24, 71, 128]),
+)
+def test_items_cover_each_run_once_and_parts_are_merged_whole(shapes: list[tuple[int, int, bool]], group: int) -> None:
+    kv_heads = 2
     runs, first = [], 0
     for row, (queries, before, causal) in enumerate(shapes):
         runs.append((first, queries, row, 0, before + queries, causal))
@@ -138,7 +143,7 @@ def test_items_cover_each_run_once_and_parts_are_merged_whole(shapes: list[tuple
 
     read = dict.fromkeys(range(first), 0)
     parts_of: dict[int, list[int]] = {query: [] for query in range(first)}
-    for items, most in ((work.narrow, NARROW_ROWS), (work.wide, 10**6)):
+    for items, most in ((work.narrow, narrow_rows(group)), (work.wide, WIDE_ROWS)):
         for begin, queries, _, start, stop, part in items.tolist():
             assert queries * group <= most
             assert start < stop
@@ -153,6 +158,17 @@ def test_items_cover_each_run_once_and_parts_are_merged_whole(shapes: list[tuple
     merged = {query: sorted(work.entries[a:b].tolist()) for query, a, b in work.merges.tolist()}
     assert merged == {query: sorted(parts) for query, parts in parts_of.items() if parts}
     assert sorted(p for parts in parts_of.values() for p in parts) == list(range(work.parts))
+
+
+@pytest.mark.parametrize("group", [1, 8, 16, 17, 24, 71, 128])
+def test_however_many_heads_share_a_key_value_head_decoding_takes_the_narrow_kernel(group: int) -> None:
+    """A graph of decode steps has room for a narrow item a sequence, and for no wide one where nothing is shared."""
+    runs = Runs.of([(i, 1, i, 0, 500 + i, False) for i in range(64)])
+
+    work = plan_work(runs, 64, group=group, kv_heads=1, programs=528)
+
+    assert not len(work.wide)
+    assert len(work.narrow) >= 64
 
 
 @pytest.mark.parametrize(

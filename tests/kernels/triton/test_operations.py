@@ -25,7 +25,7 @@ def test_norm_and_swiglu(dtype: torch.dtype) -> None:
     torch.testing.assert_close(
         triton_kernels.rms_norm(x, weight, 1e-5), plain.rms_norm(x, weight, 1e-5), rtol=tolerance, atol=tolerance
     )
-    torch.testing.assert_close(triton_kernels.silu_mul(x), plain.silu_mul(x), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(triton_kernels.silu_and_mul(x), plain.silu_and_mul(x), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
@@ -42,8 +42,22 @@ def test_products_of_few_rows(with_bias: bool, gate: bool, add: bool) -> None:
     launch._few_rows(x, triton_kernels.pack_linear(weight, bias), out, gate=gate, add=add)
 
     product = plain.linear(x, packed)
-    wanted = plain.silu_mul(product.clone()) if gate else product + before if add else product
+    wanted = plain.silu_and_mul(product.clone()) if gate else product + before if add else product
     torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_few_rows_of_float16_take_the_kernel_that_reads_each_weight_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, bias = random(3, 80).half(), (random(36, 80, seed=1) / 9).half(), random(36, seed=2).half()
+    packed, norm, residual = triton_kernels.pack_linear(weight, bias), torch.ones(80).half(), random(3, 36).half()
+    wanted = torch.nn.functional.linear(x.float(), weight.float(), bias.float())
+    before = residual.float()
+    monkeypatch.setattr(launch.functional, "linear", None)  # cuBLAS' way
+
+    triton_kernels.add_linear(x, packed, residual)
+
+    torch.testing.assert_close(triton_kernels.linear(x, packed).float(), wanted, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(residual.float(), before + wanted, rtol=2e-3, atol=4e-3)
+    assert triton_kernels.norm_swiglu(x, norm, 1e-6, packed).shape == (3, 18)
 
 
 @pytest.mark.parametrize("with_norms", [False, True])
@@ -59,7 +73,7 @@ def test_norm_rotation_and_kv_write(with_norms: bool) -> None:
             spans, heads=heads, kv_heads=kv_heads, head_dim=head_dim, block_size=16, dtype=kv.dtype, device="cpu"
         )
         angles = implementation.rope_angles(plan.positions, inv_freq, 1.5, kv.dtype)  # type: ignore[attr-defined]
-        return implementation.rope_and_cache(qkv.clone(), heads, angles, kv, plan, norms), kv  # type: ignore[attr-defined]
+        return implementation.rope_and_cache_kv(qkv.clone(), heads, angles, kv, plan, norms), kv  # type: ignore[attr-defined]
 
     for got, wanted in zip(run(triton_kernels), run(plain), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)

@@ -83,11 +83,12 @@ def test_chats_have_blocks_of_their_own_scattered_over_the_pool_and_the_step_rea
         pool.normal_(generator=torch.Generator().manual_seed(0))
 
     step = scattered_step(runner, 3, 57)  # in 8 blocks each
-    tables = [span.sequence.table for span in step.spans]
+    tables = [[block for row, _, block in step.patches.tolist() if row == chat] for chat in range(3)]
 
     assert sorted(block for table in tables for block in table) == list(range(1, 25))
     assert all(table != sorted(table) for table in tables)
-    assert [(span.start, span.count, span.samples) for span in step.spans] == [(56, 1, True)] * 3
+    assert step.is_decode
+    assert step.starts.tolist() == [56] * 3
     assert len(runner.execute(step).tokens) == 3
     # Every block matters: with one of them not a number, its chat's last token no longer has a finite value.
     for table in tables:

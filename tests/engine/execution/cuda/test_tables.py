@@ -9,34 +9,30 @@ import pytest
 import torch
 
 from engine.core import EngineCore
-from engine.execution.cuda.inputs import StepInputs
+from engine.execution.cuda.inputs import PinnedInputs, upload
 from engine.execution.cuda.tables import DeviceTables
-from engine.requests.sequence import Step
+from engine.execution.step_input import SAMPLING, StepInput, decode_step, encode_step
 from tests.engine.fakes import VOCAB, AheadExecutor, request
 
 
 class TellingExecutor(AheadExecutor):
-    """Tells a step's tables as the GPU's executor does, applies the patches, and compares."""
+    """Takes in a step's patches as the GPU's runner does, and compares with what the reference runner has."""
 
     def __init__(self, num_blocks: int, block_size: int, host_slots: int, rows: int) -> None:
         super().__init__(num_blocks, block_size, host_slots)
-        self.tables = DeviceTables(rows, num_blocks + 1, block_size, "cpu")
-        self.on_device = np.zeros_like(self.tables.host)
+        self.on_device = DeviceTables(rows, num_blocks + 1, "cpu")
         self.patched = self.needed = 0
 
-    def launch(self, step: Step) -> None:
-        rows = [self.tables.place(s.sequence, s.start, s.start + s.count) for s in step.spans]
-        patches = self.tables.take_patches()
-        assert len({patch[:2] for patch in patches}) == len(patches)
-        for row, index, block in patches:
-            self.on_device[row, index] = block
-        for row, span in zip(rows, step.spans, strict=True):
-            used = (span.start + span.count - 1) // self.block_size + 1
-            assert self.on_device[row, :used].tolist() == span.sequence.table[:used]
-            self.needed += used
-        assert len(set(rows)) == len(rows)
-        self.patched += len(patches)
+    def launch(self, step: StepInput) -> None:
+        assert len({(row, index) for row, index, _ in step.patches.tolist()}) == len(step.patches)
+        self.on_device.apply(step.patches)
+        self.on_device.check(step, self.block_size, len(self.slots) - 1, VOCAB)
         super().launch(step)
+        for row, table in zip(step.rows.tolist(), self.tables.tables(step, self.block_size), strict=True):
+            assert self.on_device.host[row, : len(table)].tolist() == table
+            self.needed += len(table)
+        assert len(set(step.rows.tolist())) == len(step.rows)
+        self.patched += len(step.patches)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -78,18 +74,18 @@ def test_a_batchs_sharing_is_found_anew_only_when_it_may_have_changed() -> None:
         core.add(request(name, [1, 2, 3, 4, 5], 40))
     for _ in range(3):
         core.step()
-    before = executor.tables.changes
+    before = executor.on_device.changes
 
     for _ in range(20):
         core.step()
 
-    assert executor.tables.changes == before, "appended blocks are no change"
+    assert executor.on_device.changes == before, "appended blocks are no change"
 
 
 def test_a_steps_numbers_are_where_the_device_looks_for_them() -> None:
     """Fields of 32 and 64 bits, of odd sizes, one after the other; the copies take turns."""
     fields = {"a": ((3,), torch.int32), "b": ((2,), torch.int64), "c": ((2, 2), torch.float32)}
-    inputs = StepInputs(fields, "cpu", copies=2)
+    inputs = PinnedInputs(fields, "cpu", copies=2)
     for turn in range(3):
         arrays = inputs.next()
         arrays["a"][:] = [1, 2, turn]
@@ -100,3 +96,32 @@ def test_a_steps_numbers_are_where_the_device_looks_for_them() -> None:
         assert inputs.device["a"].tolist() == [1, 2, turn]
         assert inputs.device["b"].tolist() == [2**62 + turn, -1]
         assert inputs.device["c"].tolist() == [[0.5, 1.5], [2.5, turn]]
+
+
+def test_arrays_that_travel_together_arrive_as_they_were_each_where_kernels_want_it() -> None:
+    arrays = [np.arange(3, dtype=np.int32), np.array([[2**40, -1]], np.int64), np.zeros(0, np.int32), np.float32([0.5])]
+
+    found = upload(arrays, "cpu")
+
+    assert [tensor.tolist() for tensor in found] == [array.tolist() for array in arrays]
+    assert len({tensor.data_ptr() % 16 for tensor in found if len(tensor)}) == 1, "all aligned as the buffer is"
+
+
+def test_a_step_is_the_same_after_a_journey_as_bytes() -> None:
+    steps = []
+
+    class Spy(TellingExecutor):
+        def launch(self, step: StepInput) -> None:
+            steps.append(step)
+            super().launch(step)
+
+    core = EngineCore(Spy(64, 4, 0, rows=12), num_blocks=64, block_size=4, max_context=1000, vocab_size=VOCAB)
+    core.add(request("a", [1, 2, 3, 4, 5], 5, n=3))
+    while core.has_work:
+        core.step()
+
+    again = [decode_step(encode_step(step)) for step in steps]
+
+    assert again == steps
+    assert steps[0] != steps[1]
+    assert again[0].settings.dtype == SAMPLING
