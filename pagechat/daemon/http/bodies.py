@@ -22,12 +22,12 @@ from pagechat.daemon.http.errors import from_validation
 from pagechat.daemon.http.exchange import ClientGone
 from pagechat.daemon.http.refusal import ApiError
 
-MAX_VALUES = 2**20 + 2**17
-"""Of all kinds; a million token ids are among them."""
+MAX_VALUES = 2**19 + 2**17
+"""Of all kinds; half a million token ids are among them, several times what a context holds."""
 MAX_STRINGS = 2**17
 """Names of fields are strings too."""
-MAX_CONTAINERS = 2**15
-"""Objects and arrays."""
+MAX_CONTAINERS = 2**14
+"""Objects and arrays: each becomes an object that is checked, some microseconds each in one go."""
 
 _SMALL = 32 * 2**10
 """Bytes of a body that is read at once, in the loop: that takes a few milliseconds at most."""
