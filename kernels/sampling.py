@@ -58,7 +58,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class SamplingRows:
-    """How each row's token is chosen; see `ops.sample`."""
+    """How each row's token is chosen; see `Backend.sample`."""
 
     temperatures: Floats
     top_k: Ints

@@ -2,14 +2,16 @@
 
 Version 1 had chats and messages. Version 2 adds settings and parents of chats, deletion that can be undone, and the
 full text of all messages (SQLite's FTS5). A message enters that index when it is complete: re-indexing a growing
-answer twice a second would be wasted work. Version 3 adds priorities of chats.
+answer twice a second would be wasted work. Version 3 adds priorities of chats. Version 4 adds what several windows on
+one history need: a revision of each chat, which grows with every change of it (a message has the revision of its last
+change), and, by window, its tabs, its waiting prompts and its drafts.
 """
 
 from __future__ import annotations
 
 import sqlite3
 
-VERSION = 3
+VERSION = 4
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS chats (
@@ -50,6 +52,28 @@ _VERSION_3 = """
 ALTER TABLE chats ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
 """
 
+_VERSION_4 = """
+ALTER TABLE chats ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE messages ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE windows (name TEXT PRIMARY KEY, tabs TEXT NOT NULL);
+CREATE TABLE prompts (
+    chat_id TEXT NOT NULL REFERENCES chats(id) ON DELETE CASCADE,
+    window TEXT NOT NULL, place INTEGER NOT NULL, content TEXT NOT NULL,
+    PRIMARY KEY (chat_id, window, place)
+);
+CREATE TABLE drafts (
+    chat_id TEXT NOT NULL REFERENCES chats(id) ON DELETE CASCADE,
+    window TEXT NOT NULL, content TEXT NOT NULL, edit_of INTEGER, edit TEXT NOT NULL, updated REAL NOT NULL,
+    PRIMARY KEY (chat_id, window)
+);
+INSERT INTO prompts (chat_id, window, place, content)
+    SELECT chats.id, '', waiting.key, waiting.value
+    FROM state JOIN chats ON state.key = 'queue:' || chats.id,
+        json_each(CASE WHEN json_valid(state.value) THEN state.value ELSE '[]' END) AS waiting
+    WHERE waiting.type = 'text';
+DELETE FROM state WHERE key LIKE 'queue:%';
+"""
+
 
 def prepare(db: sqlite3.Connection) -> int:
     """Bring the file to `VERSION` and return the version found; nothing is done to one from a newer pagechat."""
@@ -60,7 +84,7 @@ def prepare(db: sqlite3.Connection) -> int:
         db.execute("BEGIN IMMEDIATE")
         try:
             now = db.execute("PRAGMA user_version").fetchone()[0]
-            for version, script in ((1, _TABLES), (2, _VERSION_2), (3, _VERSION_3)):
+            for version, script in enumerate((_TABLES, _VERSION_2, _VERSION_3, _VERSION_4), start=1):
                 if now < version:
                     for statement in _statements(script):
                         db.execute(statement)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
+
+_PART = "#"
 
 
 def own_name() -> str:
@@ -11,10 +14,16 @@ def own_name() -> str:
     return _name(os.getpid()) or str(os.getpid())
 
 
+def part_of_own() -> str:
+    """A new name for one of several that write in this process; alive as long as the process is."""
+    return f"{own_name()}{_PART}{uuid.uuid4().hex[:8]}"
+
+
 def alive(writer: str) -> bool:
-    """The process of that name still runs."""
-    pid = writer.partition(":")[0]
-    return pid.isdigit() and _name(int(pid)) == writer
+    """The process of that name, or the one that it is part of, still runs."""
+    process = writer.partition(_PART)[0]
+    pid = process.partition(":")[0]
+    return pid.isdigit() and _name(int(pid)) == process
 
 
 def _name(pid: int) -> str | None:

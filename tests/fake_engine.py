@@ -33,6 +33,7 @@ from pathlib import Path
 import msgspec
 
 from engine import protocol
+from engine.blocks.tables import Match
 from engine.core import EngineCore
 from engine.execution.step_input import StepInput, StepResult
 from engine.process.config import EngineConfig
@@ -83,7 +84,7 @@ class EchoExecutor:
     def collect(self) -> StepResult:
         time.sleep(float(os.environ.get("FAKE_ENGINE_STEP_S", "0")))
         step = self._step
-        sequences = {s.id: s for request in self.core._requests.values() for s in request.sequences}
+        sequences = {sequence.id: sequence for sequence in self.core.requests.sequences()}
 
         def at(row: int) -> Sequence:
             return sequences[self.core.builder.sequence_in(row)]  # type: ignore[index]
@@ -133,8 +134,12 @@ class Desk(SessionDesk):
             tokens = msgspec.json.decode(Path(command.target).read_bytes(), type=list[int])
         except FileNotFoundError:
             raise SessionMismatch("there is no saved session of this name") from None
-        if self._core.place_session(command.session, tokens, command.salt) is None:
+        sequence = self._core.live_sessions.new_sequence(command.session, tokens, command.salt)
+        self._core.blocks.admit(sequence, Match())
+        if not self._core.blocks.grow(sequence, len(tokens)):
+            self._core.blocks.release(sequence)
             raise SessionMismatch("no memory")
+        self._core.sessions.keep(sequence)
         return len(tokens), f"{len(tokens)} tokens restored"
 
 
@@ -218,7 +223,7 @@ def serve(core: EngineCore, io: EngineIO) -> None:
                     core.add(command)
                 case SetPriority():
                     core.set_priority(command.request_id, command.priority)
-                case AbortRequest() if output := core.abort(command.request_id):
+                case AbortRequest() if output := core.abort(command.request_id, command.index):
                     io.reply(StepOutputs(step=-1, outputs=[output]))
                 case TakeSnapshot():
                     if report := core.flush():
@@ -231,9 +236,10 @@ def serve(core: EngineCore, io: EngineIO) -> None:
                 case GetBlock():
                     io.reply(core.block_content(command))
                 case SessionCommand():
-                    io.reply(desk.answer(command))
+                    if (reply := desk.answer(command)) is not None:
+                        io.reply(reply)
                 case ListSessions():
-                    io.reply(SessionList(ticket=command.ticket, sessions=core.session_infos()))
+                    io.reply(SessionList(ticket=command.ticket, sessions=core.live_sessions.infos()))
                 case Ping():
                     io.reply(Pong(ticket=command.ticket))
             command = io.take(0)

@@ -27,7 +27,7 @@ RESERVATIONS: tuple[Reservation, ...] = get_args(Reservation)
 
 
 def reserved_tokens(policy: Reservation, prompt: int, output: int, max_context: int) -> int:
-    """Slots a request reserves at its admission."""
+    """Counts the slots that a request reserves at its admission."""
     if policy == "contiguous-max":
         return max_context
     if policy == "contiguous-pow2":
@@ -36,7 +36,7 @@ def reserved_tokens(policy: Reservation, prompt: int, output: int, max_context: 
 
 
 class ContiguousBlocks(BlockTables):
-    """Runs of consecutive blocks, first fit."""
+    """It gives each sequence a run of consecutive blocks, from the first hole that is large enough."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ContiguousBlocks(BlockTables):
         self.pool = self._runs = RunPool(num_blocks, self.events)
 
     def fits(self, sequence: Sequence, headroom: int) -> Match | None:
-        """The first hole that is large enough. No headroom is needed: a reservation never grows."""
+        """Finds the first hole that is large enough. No headroom is needed, because a reservation never grows."""
         needed = self._reserved_blocks(sequence)
         first = self._runs.find_run(needed)
         return None if first is None else Match(list(range(first, first + needed)), needed)

@@ -36,12 +36,12 @@ class PagedBlocks(BlockTables):
         self._host_slots = host_slots
         self._host_free = list(range(host_slots))
         self._host_leaving: list[int] = []
-        """Slots given up since the last step was planned, which that step may still write or read."""
+        """The slots given up since the last step was planned, which that step may still write or read."""
         self._host_left: list[int] = []
-        """Slots given up for the step under way: free behind it."""
+        """The slots given up for the step under way, which are free behind it."""
         self._moves = Moves([], [], [])
         self._late: list[Span] = []
-        """Spans that fill a block with a token that is not known yet."""
+        """The spans that fill a block with a token that is not known yet."""
 
     # -- admission -----------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ class PagedBlocks(BlockTables):
         return match if needed + headroom <= self.pool.available else None
 
     def blocks_needed(self, sequence: Sequence) -> int:
-        """Blocks for all tokens of a waiting sequence, and for what its children do not share with it."""
+        """Counts the blocks for all tokens of a waiting sequence, and for what its children do not share with it."""
         needed = self.blocks_for(max(len(sequence.tokens), sequence.swapped_tokens))
         for child in sequence.children:
             shared = common_prefix(sequence.tokens, child.tokens) // self.block_size
@@ -59,7 +59,7 @@ class PagedBlocks(BlockTables):
         return needed
 
     def match(self, sequence: Sequence) -> Match:
-        """The cached prefix, in whole blocks; what must be computed for its logits is left out."""
+        """Finds the cached prefix, in whole blocks, without what must be computed for its logits."""
         blocks: list[int] = []
         if self._prefix_cache:
             for index in range(sequence.reusable // self.block_size):
@@ -132,7 +132,7 @@ class PagedBlocks(BlockTables):
     def publish_spans(self, spans: Iterable[Span]) -> None:
         size = self.block_size
         if self._prefix_cache:
-            for span in [span for span in spans if span.start % size + span.count >= size]:  # those that fill a block
+            for span in [span for span in spans if span.start % size + span.count >= size]:  # which fill a block
                 if span.start + span.count > span.sequence.known:
                     self._late.append(span)
                 else:
@@ -150,10 +150,14 @@ class PagedBlocks(BlockTables):
         self._host_left, self._host_leaving = self._host_leaving, []
         return moves
 
+    @property
+    def moves_pending(self) -> bool:
+        return bool(self._moves.swap_out or self._moves.copies or self._moves.swap_in)
+
     # -- sharing and giving back ---------------------------------------------------------------
 
     def fork(self, parent: Sequence, child: Sequence, tokens: int) -> None:
-        """The child shares the parent's blocks that hold its first `tokens` tokens, a half-filled last one too."""
+        """Let the child share the parent's blocks that hold its first `tokens` tokens, a half-filled last one too."""
         assert not child.table, "forked into a sequence with blocks"
         for index in range(self.blocks_for(tokens)):
             block = parent.table[index]
@@ -183,7 +187,7 @@ class PagedBlocks(BlockTables):
         tokens = sequence.computed
         self._pop_blocks(sequence, self.blocks_for(tokens))
         slots = [self._host_free.pop() for _ in sequence.table]
-        # A block that is about to be copied into still has its content elsewhere.
+        # The content of a block that is about to be copied into still lies in the source of the copy.
         pending = {destination: source for source, destination in self._moves.copies}
         sources = [pending.get(block, block) for block in sequence.table]
         self._moves.swap_out.extend(zip(sources, slots, strict=True))
@@ -192,13 +196,18 @@ class PagedBlocks(BlockTables):
         sequence.swapped, sequence.swapped_tokens = slots, tokens
 
     def drop_swapped(self, sequence: Sequence) -> None:
-        """Forget what the sequence has in host memory."""
+        """Forget what the sequence has in host memory, and what was still to be moved there."""
+        if sequence.swapped and self._moves.swap_out:
+            slots = set(sequence.swapped)
+            self._moves.swap_out[:] = [move for move in self._moves.swap_out if move[1] not in slots]
+        self._leave_slots(sequence)
+
+    def _leave_slots(self, sequence: Sequence) -> None:
         self._host_leaving.extend(sequence.swapped)
         sequence.swapped, sequence.swapped_tokens = [], 0
 
     @property
     def host_used(self) -> int:
-        """Host slots that hold a preempted sequence's KV."""
         return self._host_slots - len(self._host_free) - len(self._host_leaving) - len(self._host_left)
 
     def _swap_in(self, sequence: Sequence) -> None:
@@ -207,11 +216,18 @@ class PagedBlocks(BlockTables):
         self._append_blocks(sequence, len(slots))
         self._moves.swap_in.extend(zip(slots, sequence.table[there:], strict=True))
         start, sequence.computed = sequence.computed, max(sequence.computed, sequence.swapped_tokens)
-        self.drop_swapped(sequence)
+        self._leave_slots(sequence)  # the moves out of and into them are for the next forward
         self.events.add("swap_in", -1, sequence.id, sequence.session)
         self.publish(sequence, start)
 
     # -- inside --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        super().check()
+        slots = [*self._host_free, *self._host_leaving, *self._host_left]
+        assert len(slots) == len(set(slots)), "a host slot is given back once"
+        sources = [block for block, _ in self._moves.swap_out]
+        assert all(0 < block <= self.pool.num_blocks for block in sources), "only blocks are swapped out"
 
     def _check_table(self, sequence: Sequence) -> None:
         needed = self.blocks_for(sequence.computed)

@@ -31,25 +31,25 @@ class BlockPool:
             raise ValueError(f"a pool needs at least one block, not {num_blocks}")
         self.num_blocks = num_blocks
         self.available = num_blocks
-        """Blocks without owner: free and cached."""
+        """The number of blocks without owner, free and cached."""
         self.cached = 0
         self.refs = [0] * (num_blocks + 1)
-        """References to each block; entry 0, the null block, stays 0."""
+        """The references to each block; that of entry 0, the null block, stays 0."""
         self._events = events
         self._hash: list[bytes | None] = [None] * (num_blocks + 1)
         self._tokens: list[tuple[int, ...]] = [()] * (num_blocks + 1)
         self._index: dict[bytes, int] = {}
-        # Intrusive doubly linked list; 0 is the sentinel: _next[0] is the head, _prev[0] the tail.
+        # The blocks form a doubly linked list, and 0 is its sentinel: _next[0] is the head, _prev[0] the tail.
         self._next = [*range(1, num_blocks + 1), 0]
         self._prev = [num_blocks, *range(num_blocks)]
 
     @property
     def free(self) -> int:
-        """Blocks without content."""
+        """The number of blocks without content."""
         return self.available - self.cached
 
     def take(self, count: int) -> list[int]:
-        """The next blocks, each with one reference and no content; cached blocks lose their content first."""
+        """Returns the next blocks, each with one reference and no content; cached blocks lose their content first."""
         if count > self.available:
             raise OutOfBlocks(f"{count} of {self.num_blocks} blocks asked for, {self.available} without owner")
         refs, hashes, after = self.refs, self._hash, self._next
@@ -65,7 +65,7 @@ class BlockPool:
         return taken
 
     def acquire(self, block: int) -> bool:
-        """One more reference to a block with content or owners. True when it had no owner (a cache hit)."""
+        """Add a reference to a block with content or owners. Returns True when it had no owner (a cache hit)."""
         revived = self.refs[block] == 0
         if revived:
             self._unlink(block)
@@ -75,8 +75,11 @@ class BlockPool:
         return revived
 
     def release(self, blocks: Iterable[int]) -> None:
-        """One reference less of each. Without owners, blocks with content go to the list's tail, one behind another;
-        those with none go to its head, each before the last."""
+        """Take a reference from each block. Those that then have no owner are listed again.
+
+        Blocks with content go to the list's tail, one behind another; those without go to its head, each before the
+        last.
+        """
         refs, hashes = self.refs, self._hash
         free: list[int] = []
         cached: list[int] = []
@@ -102,24 +105,24 @@ class BlockPool:
         self._events.add("cache", block)
 
     def find(self, chain_hash: bytes, tokens: tuple[int, ...]) -> int | None:
-        """The block with this content. Tokens are compared too, so a hash collision cannot share a wrong block."""
+        """Returns the block with this content. It compares the tokens too, so no hash collision can deceive it."""
         block = self._index.get(chain_hash)
         return block if block is not None and self._tokens[block] == tokens else None
 
     def addressable(self, block: int) -> bool:
-        """True when the block's content can be found by hash; such a block is full and must not be written."""
+        """Returns True when the block's content can be found by hash; such a block is full and must not be written."""
         return self._hash[block] is not None
 
     def name_of(self, block: int) -> bytes | None:
-        """The hash by which the block's content is found; None when it cannot be, or there is no such block."""
+        """Returns the hash by which the block's content is found; None when it cannot be, or there is no such block."""
         return self._hash[block] if 0 < block <= self.num_blocks else None
 
     def cached_blocks(self) -> list[int]:
-        """Blocks with content and no owner, next victim first. O(list): for snapshots."""
+        """Returns the blocks with content and no owner, the next victim first. It takes O(list), for snapshots."""
         return [block for block in self._listed() if self._hash[block] is not None]
 
     def check(self) -> None:
-        """Raise AssertionError when the pool's own books disagree. O(num_blocks): for tests and idle moments."""
+        """Raise AssertionError when the pool's own books disagree. O(num_blocks), for tests and idle moments."""
         listed = list(self._listed())
         assert len(listed) == len(set(listed)) == self.available, "the list holds each ownerless block once"
         assert all(self.refs[block] == 0 for block in listed), "a listed block has an owner"

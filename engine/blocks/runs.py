@@ -16,10 +16,10 @@ class RunPool(BlockPool):
     def __init__(self, num_blocks: int, events: EventLog) -> None:
         super().__init__(num_blocks, events)
         self._holes = {1: num_blocks}
-        """First block of each run of blocks without owner, and the run's length."""
+        """The first block of each run of blocks without owner, and the run's length."""
 
     def find_run(self, count: int) -> int | None:
-        """First block of the first hole of at least `count` blocks. O(holes log holes)."""
+        """Returns the first block of the first hole of at least `count` blocks. It takes O(holes log holes)."""
         return next((first for first in sorted(self._holes) if self._holes[first] >= count), None)
 
     def take_run(self, first: int, count: int) -> None:

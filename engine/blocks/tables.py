@@ -20,14 +20,14 @@ class Match:
     """What a sequence would start with if it were admitted now."""
 
     blocks: list[int] = field(default_factory=list)
-    """Cached prefix (paged), or the hole it would be put in (contiguous)."""
+    """The cached prefix (paged), or the hole it would be put in (contiguous)."""
     cost: int = 0
-    """Blocks fewer available once the match is taken."""
+    """So many blocks fewer are available once the match is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """KV to move before the next forward; see `Step`."""
+    """What KV has to be moved before the next forward; see `Step`."""
 
     swap_out: list[tuple[int, int]]
     copies: list[tuple[int, int]]
@@ -35,7 +35,7 @@ class Moves:
 
 
 class BlockTables:
-    """Sequences with blocks, and the pool they come from."""
+    """The sequences with blocks, and the pool they come from."""
 
     shares = False
     """True when sequences may share blocks, so that forks, sessions and the prefix cache work."""
@@ -50,7 +50,7 @@ class BlockTables:
     # -- what a policy answers -----------------------------------------------------------------
 
     def fits(self, sequence: Sequence, headroom: int) -> Match | None:
-        """How to admit the whole sequence now and leave `headroom` blocks available; None when it does not fit."""
+        """Tells how to admit the whole sequence and leave `headroom` blocks available; None when it does not fit."""
         raise NotImplementedError
 
     def admit(self, sequence: Sequence, match: Match) -> None:
@@ -65,14 +65,25 @@ class BlockTables:
         """Make the blocks that tokens `start .. computed-1` filled addressable."""
 
     def publish_spans(self, spans: Iterable[Span]) -> None:
-        """`publish` for all spans of a step; those whose last token is not known yet wait for `publish_late`."""
+        """Call `publish` for all spans of a step; those whose last token is not known yet wait for `publish_late`."""
 
     def publish_late(self) -> None:
-        """`publish` what waited, now that its tokens are known."""
+        """Call `publish` for what waited, now that its tokens are known."""
 
     def take_moves(self) -> Moves:
-        """The KV to move before the next forward, once."""
+        """Returns what KV has to be moved before the next forward; the next call does not return it again."""
         return Moves([], [], [])
+
+    @property
+    def moves_pending(self) -> bool:
+        """Whether the next forward has KV to move first. Until it has, nobody else may read or write blocks: what was
+        swapped out still lies in blocks that others may have been given since."""
+        return False
+
+    @property
+    def host_used(self) -> int:
+        """The number of host slots that hold a preempted sequence's KV."""
+        return 0
 
     def fork(self, parent: Sequence, child: Sequence, tokens: int) -> None:
         """Share the blocks of the parent's first `tokens` tokens with the child. Only where `shares`."""
@@ -107,17 +118,22 @@ class BlockTables:
         self._changed.pop(sequence.id, None)
 
     @property
+    def sequences(self) -> list[Sequence]:
+        """The sequences that hold blocks."""
+        return list(self._sequences.values())
+
+    @property
     def has_new_lengths(self) -> bool:
         """Whether `take_lengths` has something to tell."""
         return bool(self._changed)
 
     def take_lengths(self) -> list[tuple[int, int]]:
-        """(sequence, tokens in its blocks) of the sequences that changed since the last call."""
+        """Returns (sequence, tokens in its blocks) of the sequences that changed since the last call."""
         changed, self._changed = self._changed, {}
         return [(sequence.id, sequence.computed) for sequence in changed.values()]
 
     def snapshot(self, *, ticket: int, step: int, running: int, waiting: int, preemptions: int) -> Snapshot:
-        """The whole state, for a `PoolMirror`."""
+        """Returns the whole state, for a `PoolMirror`."""
         sequences = [
             SequenceSnapshot(seq=s.id, session=s.session, blocks=list(s.table), length=s.computed)
             for s in self._sequences.values()
@@ -153,7 +169,7 @@ class BlockTables:
             assert self.pool.refs[block] == entries.get(block, 0), "references equal table entries"
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold `tokens` tokens."""
+        """Counts the blocks that hold `tokens` tokens."""
         return -(-tokens // self.block_size)
 
     def _check_table(self, sequence: Sequence) -> None:

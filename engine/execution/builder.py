@@ -13,6 +13,9 @@ from engine.execution.step_input import SAMPLING, Ints, LogitsEdit, PromptScores
 from engine.protocol import SamplingParams
 from engine.requests.sequence import Sequence, Span, Step
 
+_LEAST_TOP_P = 2.0**-24
+"""Less leaves the most likely token alone, as this does with any vocabulary; and float32 holds it."""
+
 
 class StepBuilder:
     """The rows of one runner, and what it knows of the block tables in them.
@@ -127,7 +130,7 @@ class StepBuilder:
             sequence.sent = 0
         self._rows[sequence.id] = row
         p = self._params[row] = sequence.sampling
-        self._settings[row] = (p.temperature, p.top_p, p.min_p, p.top_k, p.seed)
+        self._settings[row] = (p.temperature, max(p.top_p, _LEAST_TOP_P), p.min_p, p.top_k, p.seed)
         return row
 
     def _tell_table(self, sequence: Sequence, row: int, blocks: int, patches: list[tuple[int, int, int]]) -> None:

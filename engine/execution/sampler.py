@@ -49,11 +49,12 @@ def sample_step(logits: Tensor, step: StepInput, backend: Backend) -> tuple[list
 
 
 def unusable_rows(logits: Tensor) -> list[int]:
-    """Rows of [R, vocab] that hold NaN or infinity, and so say nothing of what comes next."""
+    """Rows of [R, vocab] that hold NaN or +inf, or nothing but -inf: they say nothing of what comes next."""
     sums = logits.sum(-1, dtype=torch.float32)
     if bool(sums.isfinite().all()):  # the usual case, for one pass over the numbers
         return []
-    return [row for row in (~sums.isfinite()).nonzero().flatten().tolist() if not bool(logits[row].isfinite().all())]
+    suspects = (~sums.isfinite()).nonzero().flatten().tolist()
+    return [row for row in suspects if not bool(logits[row].max().isfinite())]
 
 
 def best_tokens(logits: Tensor, count: int) -> tuple[list[int], list[float]]:

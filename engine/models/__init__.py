@@ -1,8 +1,9 @@
 """Model names, files and the decoder: from what a person types after --model to something that computes logits.
 
-loading/    a name to a directory, and a directory to a LoadedModel
-config.py   config.json, checked
-decoder.py  the transformer
+config.py     what a decoder is made of, as data
+registry.py   config.json to that, by the tables in families/
+loading/      a name to a directory, and a directory to a LoadedModel
+decoder.py    the transformer; attention.py and mlp.py are the halves of its layers
 """
 
 from __future__ import annotations

@@ -13,31 +13,32 @@ import msgspec
 
 from engine import models
 from engine.core import EngineCore
-from engine.execution.runner import Runner, make_runner
+from engine.execution.make import make_runner
+from engine.execution.runner import Runner
 from engine.process.config import EngineConfig
-from engine.process.memory import choose_num_blocks
+from engine.process.memory import choose_host_slots, choose_num_blocks
 from engine.protocol import LoadProgress, ModelInfo
 from engine.sampling.grammar.compile import GrammarCompiler
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Ready to step."""
+    """An engine that is ready to step."""
 
     core: EngineCore
     runner: Runner
     model: ModelInfo
     path: Path
-    """The model's folder."""
+    """The model lies in this folder."""
     num_blocks: int
 
 
 def build(config: EngineConfig, tell: Callable[[LoadProgress], None]) -> Engine:
-    """Takes seconds. Raises what loading the model raises."""
+    """Build an engine, which takes seconds. Raises what loading raises, and ModelError for too little memory."""
     path = models.resolve(config.model, tell)
     model = models.load(path, config, tell)
     num_blocks = choose_num_blocks(config, model)
-    host_slots = config.swap_memory // (config.block_size * model.kv_bytes_per_token)
+    host_slots = choose_host_slots(config, model, num_blocks)
     step_tokens, max_running = config.limits(model.device)
     runner = make_runner(model, num_blocks, config.block_size, host_slots, max_running)
     core = EngineCore(

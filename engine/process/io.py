@@ -19,7 +19,7 @@ _WAKE = "inproc://engine-outbox"
 
 
 class EngineIO:
-    """Commands in, replies and telemetry out."""
+    """It brings commands in, and takes replies and telemetry out."""
 
     def __init__(self, command_endpoint: str, telemetry_endpoint: str) -> None:
         self._context = zmq.Context()
@@ -35,11 +35,15 @@ class EngineIO:
         self._thread.start()
 
     def take(self, timeout: float | None) -> Command | None:
-        """The next command; None after `timeout` seconds (None waits for ever, 0 not at all)."""
+        """Returns the next command; None after `timeout` seconds (None: for ever, 0: not at all), or after `wake`."""
         try:
             return self._commands.get(block=timeout != 0, timeout=timeout or None)
         except queue.Empty:
             return None
+
+    def wake(self) -> None:
+        """Let a `take` that waits return None. May be called in any thread."""
+        self._commands.put(None)
 
     def reply(self, message: Message) -> None:
         """Queue a message for the front."""
@@ -74,7 +78,11 @@ class EngineIO:
         while open_:
             ready = dict(poller.poll())
             if front in ready:
-                self._commands.put(protocol.decode_command(front.recv()))
+                frame = front.recv()
+                try:
+                    self._commands.put(protocol.decode_command(frame))
+                except protocol.ProtocolError as error:
+                    front.send(protocol.encode(protocol.refusal(frame, error)))
             if wake_end in ready:
                 wake_end.recv()
                 item = self._outbox.get_nowait()

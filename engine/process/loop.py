@@ -17,6 +17,7 @@ import msgspec
 
 from engine import protocol
 from engine.core import EngineCore
+from engine.process.check import IdleCheck, check_idle
 from engine.process.config import EngineConfig
 from engine.process.io import EngineIO
 from engine.protocol import (
@@ -45,7 +46,7 @@ from engine.sessions.commands import SessionDesk
 def main() -> int:
     """Run until the front says `Shutdown` or goes away. Returns the exit status."""
     started = time.monotonic()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the front decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal, and the front decides
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
     threading.excepthook = _end_with_thread
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
@@ -53,9 +54,13 @@ def main() -> int:
     try:
         core, desk, ready = _load(config, io, started)
         io.reply(ready)
-        _serve(core, desk, io)
+        try:
+            _serve(core, desk, io)
+        finally:
+            for reply in desk.close():
+                io.reply(reply)
         status = 0
-    except Exception as error:  # the last words of the process; the front shows them and starts another
+    except Exception as error:  # the front shows these last words, and starts another engine
         traceback.print_exc()
         io.reply(EngineFailed(message=f"{type(error).__name__}: {error}"))
         status = 1
@@ -64,8 +69,8 @@ def main() -> int:
 
 
 def _end_with_parent() -> None:
-    # os.read, not sys.stdin: a buffered reader's lock, held by this thread for ever, would abort
-    # the interpreter's own end.
+    # This thread would hold the lock of sys.stdin's buffer for ever, and the interpreter's own end would abort on it;
+    # os.read takes no lock.
     while os.read(0, 4096):
         pass
     os._exit(2)
@@ -93,23 +98,37 @@ def _load(config: EngineConfig, io: EngineIO, started: float) -> tuple[EngineCor
         ),
         load_s=time.monotonic() - started,
     )
-    return core, SessionDesk(core, runner, built.path), ready
+    weights = "random" if config.random_weights else config.weights_dtype
+    return core, SessionDesk(core, runner, built.path, weights, io.wake), ready
 
 
 def _serve(core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
-    """Commands between steps, steps while there is work; publish each before the next begins."""
+    """Commands between steps, steps while there is work; publish each before the next begins.
+
+    Without work the engine waits, and checks its books once in a while. Raises BooksDisagree.
+    """
+    checking = IdleCheck(lambda: check_idle(core, desk.sequences))
     while True:
-        command = io.take(0 if core.has_work else None)
+        busy = core.has_work or desk.has_work
+        command = io.take(0 if busy else checking.due_in)
+        if command is None and not busy:
+            checking.run_if_due()
         while command is not None:
             if isinstance(command, Shutdown):
                 return
             _obey(command, core, desk, io)
+            if not isinstance(command, Ping):
+                checking.saw_work()
             command = io.take(0)
+        for reply in desk.advance():
+            io.reply(reply)
         outputs, report = core.step()
-        if outputs:  # first: somebody reads them
+        if outputs:  # they go first, because somebody reads them
             io.reply(StepOutputs(step=report.step if report else -1, outputs=outputs))
         if report:
             io.publish(report)
+        if outputs or report:
+            checking.saw_work()
 
 
 def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -> None:
@@ -118,7 +137,7 @@ def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -
     elif isinstance(command, SetPriority):
         core.set_priority(command.request_id, command.priority)
     elif isinstance(command, AbortRequest):
-        output = core.abort(command.request_id)
+        output = core.abort(command.request_id, command.index)
         if output:
             io.reply(StepOutputs(step=-1, outputs=[output]))
     elif isinstance(command, TakeSnapshot):
@@ -130,15 +149,17 @@ def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -
     elif isinstance(command, GetBlock):
         io.reply(core.block_content(command))
     elif isinstance(command, SessionCommand):
-        io.reply(desk.answer(command))
+        reply = desk.answer(command)
+        if reply is not None:
+            io.reply(reply)
     elif isinstance(command, ListSessions):
-        io.reply(SessionList(ticket=command.ticket, sessions=core.session_infos()))
+        io.reply(SessionList(ticket=command.ticket, sessions=core.live_sessions.infos()))
     elif isinstance(command, Ping):
         io.reply(Pong(ticket=command.ticket))
 
 
 def _publish_changes(core: EngineCore, io: EngineIO) -> None:
-    """What changed since the last report, so that an answer given now does not run ahead of the telemetry."""
+    """Publish what changed since the last report, so that an answer given now does not run ahead of the telemetry."""
     report = core.flush()
     if report:
         io.publish(report)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from engine.protocol.codec import Message, decoder
+from engine.protocol.codec import Message, ProtocolError, decoder
 from engine.protocol.telemetry import Snapshot
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -20,8 +20,8 @@ ErrorCode = Literal[
     "engine_died",
     "engine_failed",
     "shutting_down",
-    "busy",
     "version_mismatch",
+    "overloaded",
     "internal",
 ]
 
@@ -52,6 +52,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str = ""
     kernels: str = ""
     """C++, torch or Triton."""
+    kernels_detail: str = ""
+    """On a CPU, for people: which instructions the C++ kernels use and which compiler made them, or why torch's run and
+    what to install."""
 
     @property
     def numbers(self) -> str:
@@ -139,6 +142,19 @@ class StepOutputs(Message, frozen=True):
     outputs: list[TokenOutput]
 
 
+def refusal(frame: bytes, error: ProtocolError) -> StepOutputs:
+    """What the engine says to a command that is none: its request fails, where it names one, and nothing else."""
+    try:
+        found: Any = msgspec.msgpack.decode(frame)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        found = None
+    name = found.get("request_id") if isinstance(found, dict) else None
+    outputs = []
+    if isinstance(name, str) and found.get("type") == "AddRequest":
+        outputs.append(TokenOutput(name, (), "error", message=str(error), code="bad_request", param=error.field))
+    return StepOutputs(step=-1, outputs=outputs)
+
+
 class SessionReply(Message, frozen=True):
     ticket: int
     ok: bool
@@ -174,6 +190,7 @@ class OwnerUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Those computed again after a preemption included."""
     prompt_tokens_cached: int
     generated_tokens: int
+    """Those that clients were told of; of beam searches, those of all beams."""
     block_seconds: float
     """A shared block's time is split equally among its owners at each moment."""
 

@@ -1,18 +1,18 @@
 """Beam search over sequences that share their blocks: fork and release at each step, nothing else.
 
 `BeamSearch` is the algorithm on numbers alone; it follows transformers' vectorised beam search
-(`GenerationMixin._beam_search`: scores in float32, the same stopping heuristic), so that the same
-model gives the same sequences. `BeamGroup` ties its beams to sequences of the engine.
+(`GenerationMixin._beam_search`: sums in float32, the same stopping heuristic), so that the same
+model gives the same sequences. Only the division by the length is in float64, which holds its largest power.
+`BeamGroup` ties its beams to sequences of the engine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from engine.protocol import BeamParams
-from engine.requests.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class BeamSearch:
         open_for_more = self._can_improve and not self._full_and_early
         for (score, beam, token), end in list(zip(best, ends, strict=True))[:width]:
             if end and open_for_more:
-                self._finish([*answers[beam], token], float(score / np.float32(length**self.params.length_penalty)))
+                self._finish([*answers[beam], token], float(score) / length**self.params.length_penalty)
         living = [candidate for candidate, end in zip(best, ends, strict=True) if not end][:width]
         if living:
             self._can_improve = self._can_improve and self._may_improve(living[0][0], length)
@@ -80,19 +80,4 @@ class BeamSearch:
             return True
         penalty = self.params.length_penalty
         reach = self._max_tokens if self.params.early_stopping == "never" and penalty > 0 else length
-        return bool(best_running / np.float32(reach**penalty) > np.float32(self.finished[-1].score))
-
-
-@dataclass(slots=True, eq=False)
-class BeamGroup:
-    """The sequences that are the beams of one request. They decode in lockstep, in one step or in none."""
-
-    search: BeamSearch
-    beams: list[Sequence] = field(default_factory=list)
-
-    @property
-    def ready(self) -> bool:
-        """True when every beam lacks only its newest token, so that all can be computed in the next step."""
-        return all(beam.table and beam.computed == len(beam.tokens) - 1 for beam in self.beams) and not any(
-            beam.children for beam in self.beams
-        )
+        return float(best_running) / reach**penalty > self.finished[-1].score

@@ -6,15 +6,12 @@ These are the nouns the scheduler, the block tables and the runner share. They h
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from engine.protocol import SamplingParams
+from engine.requests.beams import BeamSearch
 from engine.sampling.logits_processors import LogitsProcessor
-
-if TYPE_CHECKING:
-    from engine.requests.beams import BeamGroup
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +111,21 @@ class Sequence:
     def generated(self) -> int:
         """Tokens generated so far."""
         return len(self.tokens) - self.prompt_len
+
+
+@dataclass(slots=True, eq=False)
+class BeamGroup:
+    """The sequences that are the beams of one request. They decode in lockstep, in one step or in none."""
+
+    search: BeamSearch
+    beams: list[Sequence] = field(default_factory=list)
+
+    @property
+    def ready(self) -> bool:
+        """True when every beam lacks only its newest token, so that all can be computed in the next step."""
+        return all(beam.table and beam.computed == len(beam.tokens) - 1 for beam in self.beams) and not any(
+            beam.children for beam in self.beams
+        )
 
 
 class Span(msgspec.Struct, eq=False, gc=False):

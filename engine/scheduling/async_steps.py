@@ -31,8 +31,7 @@ import msgspec
 
 from engine.execution.builder import StepBuilder
 from engine.execution.step_input import UNKNOWN, StepInput, StepResult
-from engine.requests.beams import BeamGroup
-from engine.requests.sequence import Sequence, Step
+from engine.requests.sequence import BeamGroup, Sequence, Step
 
 
 class Runner(Protocol):

@@ -29,7 +29,7 @@ class _Plan:
 
     budget: int
     parents: list[Sequence] = field(default_factory=list)
-    """Sequences that may fork in this step."""
+    """The sequences that may fork in this step."""
     spans: dict[int, Span] = field(default_factory=dict)
     preempted: bool = False
 
@@ -62,9 +62,9 @@ class Scheduler:
         self.step_tokens = step_tokens
         self.max_running = min(max_running, step_tokens)
         self.waiting: list[Sequence] = []
-        """Next one first."""
+        """The sequences that wait, the next one first."""
         self.running: list[Sequence] = []
-        """Oldest admission first; of the lowest priority the last one is preempted first."""
+        """The sequences that run, oldest admission first. The last one of the lowest priority is preempted first."""
         self._arrivals = 0
         self.preemptions = 0
         self._sessions = sessions
@@ -83,7 +83,7 @@ class Scheduler:
         insort_right(self.waiting, sequence, key=_turn)
 
     def reorder(self) -> None:
-        """Some sequence's priority was changed."""
+        """Sort the queue again, because some sequence's priority was changed."""
         self.waiting.sort(key=_turn)
 
     def remove(self, sequence: Sequence, *, keep: bool = False) -> None:
@@ -103,7 +103,7 @@ class Scheduler:
         self._fork(parent, child, parent.computed)
 
     def pause(self, sequence: Sequence) -> None:
-        """It has all its tokens, or is promised them: it keeps its blocks until it is removed, and computes no more."""
+        """Compute no more for a sequence that has, or is promised, all its tokens. Its blocks stay until `remove`."""
         self.running.remove(sequence)
 
     def schedule(self, alone: bool = True) -> Step | None:
@@ -127,48 +127,57 @@ class Scheduler:
         return Step(self._steps, list(plan.spans.values()), moves.swap_out, moves.copies, moves.swap_in)
 
     def take_hit_tokens(self) -> int:
-        """Prompt tokens that sequences admitted since the last call found in the cache."""
+        """Counts the prompt tokens that sequences admitted since the last call found in the cache."""
         tokens, self._hit_tokens = self._hit_tokens, 0
         return tokens
 
     def take_preempted(self) -> list[Preemption]:
-        """The preemptions since the last call."""
+        """Returns the preemptions since the last call."""
         preempted, self._preempted = self._preempted, []
         return preempted
 
     def take_stuck(self) -> list[Sequence]:
-        """Sequences taken out because they cannot fit however long they wait (pinned sessions hold the rest)."""
+        """Returns the sequences taken out because they can never fit, while pinned sessions hold the rest."""
         stuck, self._stuck = self._stuck, []
         return stuck
+
+    def check(self) -> None:
+        """Raise AssertionError when the queues are not as they should be. For tests and idle moments."""
+        queued = [*self.running, *self.waiting]
+        assert len(queued) == len({sequence.id for sequence in queued}), "a sequence stands in one place"
+        assert not any(sequence.ended for sequence in queued), "what has ended stands nowhere"
+        assert not any(sequence.table for sequence in self.waiting), "what waits has no blocks"
+        assert len(self.running) <= self.max_running, "no more run than may"
+        assert self.waiting == sorted(self.waiting, key=_turn), "the queue is in order"
 
     # -- running -------------------------------------------------------------------------------
 
     def _schedule_running(self, plan: _Plan) -> None:
         others = self.running
-        if len(others) <= plan.budget:  # a token for each is certain to be in it
+        if len(others) <= plan.budget:  # each is certain to get a token
             plan.spans, others = self.blocks.decode_in_place(others)
             plan.budget -= len(plan.spans)
         for sequence in sorted(others, key=_order_of_work):
             if plan.budget == 0 or (_is_prefill(sequence) and self._waits_before(sequence)):
                 return
-            if sequence.table and sequence.id not in plan.spans:  # not preempted or planned by one before it
+            if sequence.table and sequence.id not in plan.spans:  # no sequence before it preempted or planned it
                 for member, count in self._work(sequence, plan.budget):
                     if not self._grow(plan, member, count):
                         break
 
     def _waits_before(self, sequence: Sequence) -> bool:
-        """Whether the head of the queue has a higher priority: its first chunk goes before the next of this one."""
+        """Tells whether the head of the queue has a higher priority: its first chunk goes before this one's next."""
         return bool(self.waiting) and self.waiting[0].priority < sequence.priority
 
     def _work(self, sequence: Sequence, budget: int) -> list[tuple[Sequence, int]]:
-        """What to compute with a running sequence: (sequence, tokens). Beams decode in lockstep or not at all."""
+        """Returns (sequence, tokens) to compute with a running sequence. Beams decode in lockstep or not at all."""
         missing = len(sequence.tokens) - sequence.computed
         group = sequence.group
         if missing == 0:  # a step on its way brings its next token
             return []
         if group is None or len(group.beams) == 1:
             return [(sequence, min(missing, budget))]
-        if missing > 1:  # recomputed after preemption: up to where the others are
+        if missing > 1:  # it is recomputed after a preemption, up to where the others are
             return [(sequence, min(missing - 1, budget))]
         if group.ready and len(group.beams) <= budget:
             return [(beam, 1) for beam in group.beams]
@@ -191,7 +200,7 @@ class Scheduler:
         return True
 
     def _victim(self) -> Sequence:
-        """The newest running sequence of the lowest priority."""
+        """Returns the newest running sequence of the lowest priority."""
         return max(reversed(self.running), key=attrgetter("priority"))
 
     def _preempt(self, plan: _Plan, victim: Sequence) -> None:
@@ -202,7 +211,7 @@ class Scheduler:
         plan.preempted = True
         members = victim.group.beams if victim.group else [victim]
         for member in members:
-            if member not in self.running:  # a beam that has not forked again since the last preemption
+            if member not in self.running:  # this beam has not forked again since the last preemption
                 continue
             plan.drop(member)
             self.running.remove(member)
@@ -215,7 +224,7 @@ class Scheduler:
         insort_left(self.waiting, members[0], key=_turn)
 
     def _take_blocks_from(self, sequence: Sequence) -> Preemption:
-        """By swap where that is measured to be cheaper and there is room in host memory, else by giving them up."""
+        """Swap its blocks out where that is measured to be cheaper and host memory has room; else give them up."""
         blocks, tokens, count = self.blocks, sequence.computed, len(sequence.table)
         choice = self._costs.choose(tokens, count)
         reason: PreemptionReason
@@ -253,10 +262,10 @@ class Scheduler:
             if victim.priority <= head.priority or not self._is_held_up(head):
                 break
             self._preempt(plan, victim)
-        plan.preempted = False  # what has become free is the head's
+        plan.preempted = False  # the head may take what has become free
 
     def _is_held_up(self, head: Sequence) -> bool:
-        """There is no place for it, or no memory (which is known from the step before)."""
+        """Tells whether there is no place for it, or no memory (which is known from the step before)."""
         if self._places_taken() + _places(head) > self.max_running:
             return True
         blocked = self._blocked is not None and self._blocked[0] is head
@@ -284,7 +293,7 @@ class Scheduler:
                 plan.add(sequence, start, count)
 
     def _places_taken(self) -> int:
-        """Sequences that run, and those that they will soon become."""
+        """Counts the sequences that run, and those that they will soon become."""
         growing = [sequence for sequence in self.running if sequence.children or sequence.group]
         return len(self.running) + sum(_places(sequence) - 1 for sequence in growing)
 
@@ -371,14 +380,14 @@ class Scheduler:
 
 
 def _places(sequence: Sequence) -> int:
-    """Sequences that this one is or will soon become."""
+    """Counts the sequences that this one is or will soon become."""
     if sequence.group and len(sequence.group.beams) == 1:
         return sequence.group.search.params.width
     return 1 + len(sequence.children)
 
 
 def _turn(sequence: Sequence) -> tuple[int, int]:
-    """Where it stands in the queue."""
+    """Returns where the sequence stands in the queue."""
     return sequence.priority, sequence.arrival
 
 

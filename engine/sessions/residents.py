@@ -8,6 +8,7 @@ session that is not pinned gives its blocks up; their content stays cached until
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from engine.blocks.tables import BlockTables
 from engine.requests.sequence import Sequence
@@ -21,12 +22,22 @@ class Session:
     resident: Sequence | None = None
     """The sequence of its last turn, while its blocks are in place."""
     tokens: list[int] | None = None
-    """Tokens of the last turn, for telling why the next one missed."""
+    """The tokens of the last turn, by which the engine tells why the next one missed."""
     pinned: bool = False
 
 
 class UnknownSession(KeyError):
     """No session of this name is known to the engine."""
+
+
+class Holder(Protocol):
+    """Whatever holds blocks for a while beside the sessions, and can let go of them when it must."""
+
+    @property
+    def holds_blocks(self) -> bool: ...
+
+    def let_go(self) -> None:
+        """Finish, at once, what the blocks are held for."""
 
 
 class Sessions:
@@ -37,7 +48,9 @@ class Sessions:
         self._remembered = remembered
         self._sessions: dict[str, Session] = {}
         self._residents: dict[str, Session] = {}
-        """Those with blocks in place, least recently used first."""
+        """The sessions with blocks in place, least recently used first."""
+        self.holder: Holder | None = None
+        """It is asked to let go before any resident is given up."""
 
     def get(self, name: str) -> Session | None:
         return self._sessions.get(name)
@@ -57,7 +70,7 @@ class Sessions:
         self._forget_old()
 
     def take(self, name: str) -> Sequence | None:
-        """The session's resident sequence, which is then the caller's."""
+        """Returns the session's resident sequence, which is then the caller's."""
         session = self._residents.pop(name, None)
         if session is None:
             return None
@@ -66,6 +79,9 @@ class Sessions:
 
     def reclaim(self) -> bool:
         """Release the least recently used resident that is not pinned. False when there is none."""
+        if self.holder is not None and self.holder.holds_blocks:
+            self.holder.let_go()
+            return True
         session = next((session for session in self._residents.values() if not session.pinned), None)
         if session is None:
             return False
@@ -75,7 +91,8 @@ class Sessions:
     @property
     def reclaimable(self) -> bool:
         """True when `reclaim` would find something."""
-        return any(not session.pinned for session in self._residents.values())
+        held = self.holder is not None and self.holder.holds_blocks
+        return held or any(not session.pinned for session in self._residents.values())
 
     def pin(self, name: str, pinned: bool) -> None:
         """A pinned session is never reclaimed. Raises UnknownSession."""
@@ -99,6 +116,17 @@ class Sessions:
         """Sessions whose blocks are in place, next to be reclaimed first."""
         return list(self._residents.values())
 
+    def check(self) -> None:
+        """Raise AssertionError when residents and sessions do not agree. For tests and idle moments."""
+        with_resident = {name for name, session in self._sessions.items() if session.resident is not None}
+        assert with_resident == set(self._residents), "every session with a resident is listed as one that has"
+        for name, session in self._residents.items():
+            resident = session.resident
+            assert session is self._sessions[name], f"session {name!r} is listed twice"
+            assert resident is not None
+            assert resident.table, f"the resident of {name!r} has blocks"
+            assert resident.computed <= resident.known, f"the resident of {name!r} has KV of its own tokens only"
+
     def _give_up(self, session: Session) -> None:
         assert session.resident is not None
         self._blocks.release(session.resident)
@@ -117,7 +145,7 @@ class Sessions:
         return session
 
     def _forget_old(self) -> None:
-        """Bound what is remembered of sessions that hold no blocks."""
+        """Forget the oldest sessions that hold no blocks, when too many are remembered."""
         surplus = len(self._sessions) - self._remembered
         for name in [name for name, s in self._sessions.items() if s.resident is None and not s.pinned][
             : max(0, surplus)

@@ -14,7 +14,7 @@ from kernels.cpp.linear import PANEL, PanelLinear
 
 
 class LayerWeights(Protocol):
-    """What `ops.fuse_layers` reads of a layer."""
+    """What `fuse_layers` reads of a layer."""
 
     @property
     def input_norm(self) -> Tensor: ...

@@ -5,8 +5,10 @@ Pointers are those of torch tensors; whoever fills a structure keeps the tensors
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from collections.abc import Iterator
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Literal
 
@@ -81,6 +83,7 @@ class Decoder(Structure):
 
 
 _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
+    "instructions": (c_char_p, []),
     "packed_bytes": (c_int64, [c_int32, c_int64, c_int64]),
     "pack": (None, [c_int32, c_void_p, c_int32, c_int64, c_int64, c_void_p, c_int32]),
     "off_grid": (c_int64, [c_void_p, c_int32, c_int64, c_int64, c_int64]),
@@ -115,13 +118,19 @@ class Library(ctypes.CDLL):
     """`library.pagechat_...`, with their types declared. Raises OSError for a file that is no library of ours."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
+        super().__init__(str(path.resolve()))  # a bare name would be looked for among the system's libraries
         for name, (result, arguments) in _FUNCTIONS.items():
             try:
                 function = getattr(self, f"pagechat_{name}")
             except AttributeError as error:
                 raise OSError(str(error)) from error
             function.restype, function.argtypes = result, arguments
+
+    @property
+    def instructions(self) -> str:
+        """What of this CPU it uses, in a few words."""
+        words: bytes = self.pagechat_instructions()
+        return words.decode()
 
 
 _current: Library | None = None
@@ -131,6 +140,17 @@ def use(library: Library) -> None:
     """From now on, the library of all operations."""
     global _current
     _current = library
+
+
+@contextlib.contextmanager
+def trying(library: Library) -> Iterator[None]:
+    """The library of all operations meanwhile, for who tries it before it is used."""
+    global _current
+    before, _current = _current, library
+    try:
+        yield
+    finally:
+        _current = before
 
 
 def library() -> Library:

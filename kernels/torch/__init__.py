@@ -1,4 +1,4 @@
-"""Plain torch: the CPU implementation, and the reference for every other. Contracts are in kernels/ops.py."""
+"""Plain torch: for any CPU, and the reference for every other backend. Contracts are in kernels/backend.py."""
 
 from kernels.torch.attention import copy_blocks, move_blocks, paged_attention, plan_attention, rope_and_cache_kv
 from kernels.torch.elementwise import rms_norm, rope_angles, silu_and_mul, zeros

@@ -1,9 +1,10 @@
-"""Triton: the GPU implementation of kernels/ops.py. On a CPU, only Triton's interpreter runs it (tests do).
+"""Triton: the GPU implementation of kernels/backend.py. On a CPU, only Triton's interpreter runs it (tests do).
 
 attention.py, elementwise.py, linear.py, sampling.py, copies.py   the kernels
 work.py, sharing.py   what the attention kernel does in a step, found on the host
 plan.py   a step's plan on the device
-launch.py, draw.py   the operations: how each kernel is started
+launch.py, draw.py   the operations: how each kernel is started; backend.py puts them together
+compilations.py   when Triton compiles, and what; warm_up.py   every variant a model needs, compiled at the start
 """
 
 from kernels.torch.sampling import logprobs

@@ -138,7 +138,7 @@ def compile_together(
     with contextlib.ExitStack() as stack:
         mode = getattr(triton, "AsyncCompileMode", None)  # without it, one after the other
         if mode is not None:
-            pool = stack.enter_context(ThreadPoolExecutor(threads or min(16, os.cpu_count() or 1)))
+            pool = stack.enter_context(ThreadPoolExecutor(threads or min(16, _processors())))
             stack.enter_context(mode(pool))
         for made in KERNELS:
             made.run = instead_of(made)
@@ -150,3 +150,8 @@ def compile_together(
             ready = variant.result() if hasattr(variant, "result") else variant
             if triton.runtime.driver.active.get_current_target().backend == "cuda":
                 _ = ready.run  # Triton brings it to the GPU when this is first asked for
+
+
+def _processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Sampling on the GPU: the operations of kernels/ops.py, and the same without a word to or from the host."""
+"""Sampling on the GPU: the operations of kernels/backend.py, and the same without a word to or from the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each kernel is started: shapes, warps, stages. Contracts are in kernels/ops.py.
+"""How each kernel is started: shapes, warps, stages. Contracts are in kernels/backend.py.
 
 The settings were chosen on an H200, by `pagechat-bench kernels`; nothing is tuned while serving.
 """

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pagechat.store import Store
 
 
+STOP_S = 1.5
+"""How long leaving waits for the end of the daemon that the app started. The tour's folder goes with its daemon."""
+
+
 def run(*, run_dir: Path | None, daemon_args: list[str], theme: str | None) -> int:
     """Run the app on this terminal (the caller has seen that there is one) and return its exit code.
 
@@ -87,5 +91,5 @@ def _run_connected(
     try:
         app.run(mouse=wants_mouse())
     finally:
-        servers.stop()
+        servers.stop(None if tour else STOP_S)
     return app.return_code or 0

@@ -19,8 +19,10 @@ from textual.theme import Theme
 
 from engine.protocol import Snapshot
 from pagechat.app import clipboard, keymap
+from pagechat.app.boundary import Boundary, Unending
 from pagechat.app.client_api import Client
 from pagechat.app.commands.all import BY_ID, COMMANDS
+from pagechat.app.commands.chats import learn_pins
 from pagechat.app.commands.servers import remember as remember_model
 from pagechat.app.fitted import FittedApp
 from pagechat.app.keeper import Keeper
@@ -47,11 +49,15 @@ GC_THRESHOLDS = (20_000, 20, 50)
 and few cycles."""
 THEMES_S = 2.0
 """How often the user's theme files are looked at."""
+RESTART_S = 1.0
+"""Before what ended by an error goes on."""
+END_S = 1.0
+"""How long leaving waits for the end of the connection."""
 CTRL_C_S = 3.0
 """Two ctrl+c within this time quit."""
 
 
-class PagechatApp(FittedApp):
+class PagechatApp(FittedApp, Unending):
     """The app over any `Client`; `open_client` finds or starts a daemon and connects."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", show=False, priority=True)]
@@ -96,16 +102,25 @@ class PagechatApp(FittedApp):
         keys, wrong_keys = keymap.load(keymap.path(), BY_ID)
         self.set_keymap(keys)
         self.theme_changed_signal.subscribe(self, self._theme_changed)
-        self._start(self.keeper.run())
+        self._start(self.keeper.run, lasting=True)
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGTERM, self._end_by, self.leave)
             loop.add_signal_handler(signal.SIGHUP, self._end_by, self._leave_no_terminal)
         self.set_interval(THEMES_S, self._reload_themes)
         # The first screen comes before anything it can do without; and what is told before it is there, nobody sees.
+        self.main.call_after_refresh(self._go_on_whatever_happens)
         self.main.call_after_refresh(self._connect)
         self.main.call_after_refresh(self._tell_key_problems, wrong_keys)
         self.main.call_after_refresh(self._tell_theme_problems)
+
+    def _go_on_whatever_happens(self) -> None:
+        """The first screen stands: from now on errors are told on it."""
+        self.boundary = Boundary(self._tell_error)
+
+    def _tell_error(self, text: str, title: str) -> None:
+        if not self._leaving:
+            self.notify(text, title=title, severity="error", timeout=PROBLEM_S if title else 10, markup=False)
 
     # -- themes --------------------------------------------------------------------------------
 
@@ -138,12 +153,14 @@ class PagechatApp(FittedApp):
         self.theme = worn
         self._tell_theme_problems()
 
-    async def _theme_changed(self, theme: Theme) -> None:
+    def _theme_changed(self, theme: Theme) -> None:
         self.view.redraw_all()
-        if theme.name == FEW_COLORS_THEME:
-            return  # it may be this terminal's, and not the person's choice
+        if theme.name != FEW_COLORS_THEME:  # that may be this terminal's, and not the person's choice
+            self.run_worker(self._remember_theme(theme.name), group="theme")
+
+    async def _remember_theme(self, name: str) -> None:
         try:
-            await self.keeper.call(self.keeper.store.remember, "theme", theme.name)
+            await self.keeper.call(self.keeper.store.remember, "theme", name)
         except StoreError as error:
             self._trouble(f"Not saved: {error}")
 
@@ -154,7 +171,7 @@ class PagechatApp(FittedApp):
         gc.enable()
         self.link = Link(self._open_client, self._reset_pool, self.view.apply, self._link_changed)
         self.main.attach(self.link)
-        self._start(self.link.run())
+        self._start(self.link.run, lasting=True)
 
     def _reset_pool(self, snapshot: Snapshot | None) -> None:
         self.view.reset(snapshot)
@@ -166,14 +183,30 @@ class PagechatApp(FittedApp):
 
     def _link_changed(self, state: LinkState) -> None:
         self.main.show_link(state)
+        self._follow_engine(state)
         if self.servers is not None and self.servers.changing:
             self._follow_change(self.servers, state)
         if state.phase == "ready" and self.tour is not None and not self._was_ready:
-            self._start(self.tour.run())
+            self._start(self.tour.run)
         if state.phase == "ready" and self._interrupted:
             self.notify("The engine is ready again.", markup=False)
         self._interrupted = state.phase != "ready" and (self._interrupted or self._was_ready)
         self._was_ready = state.phase == "ready"
+
+    def _follow_engine(self, state: LinkState) -> None:
+        """Another engine, or the first one: what is pinned in it is its to say."""
+        engine = state.status.engine_pid if state.phase == "ready" and state.status is not None else None
+        client = self.link.client if self.link is not None else None
+        if engine is None or engine == self._engine or client is None:
+            return
+        self._engine = engine
+        for chat in self.tabs.conversations:
+            if chat.pinned:
+                chat.pinned = False
+                chat.changed()
+        self.run_worker(learn_pins(client, self.tabs.conversations), group="pins")
+
+    _engine: int | None = None
 
     def _follow_change(self, servers: Servers, state: LinkState) -> None:
         """To another server: it answers, or it does not and the one before comes back."""
@@ -203,9 +236,22 @@ class PagechatApp(FittedApp):
         if not self._leaving:
             self.notify(text, severity="error", timeout=10, markup=False)
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        """Something that lives as long as the app."""
-        task = asyncio.create_task(work)
+    def _start(self, work: Callable[[], Coroutine[None, None, None]], lasting: bool = False) -> None:
+        """Something beside the screen. `lasting`: it goes on as long as the app, even after an error of its own."""
+
+        async def run() -> None:
+            while True:
+                try:
+                    await work()
+                except Exception as error:
+                    if self.boundary is None:
+                        raise
+                    self.boundary.meet(error)
+                if not lasting:
+                    return
+                await asyncio.sleep(RESTART_S)
+
+        task = asyncio.create_task(run())
         self._tasks.append(task)
         task.add_done_callback(self._task_ended)
 
@@ -227,7 +273,7 @@ class PagechatApp(FittedApp):
             self.tour.next()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        # A bug in one of them must show itself, not leave a screen that silently stands still.
+        # Before there is a screen to tell it on: a bug must show itself, not leave a screen that silently stands still.
         if not task.cancelled() and (error := task.exception()) is not None:
             self.call_later(self._crash, error)
 
@@ -242,7 +288,9 @@ class PagechatApp(FittedApp):
             for command in COMMANDS:
                 keys = f" ({command.shown_keys})" if command.keys else f" (/{command.slash})" if command.slash else ""
                 run = partial(self.main.action_command, command.id)
-                yield SystemCommand(command.title, f"{command.help}{keys}", run)
+                what = {"undo": self.main.undo.next, "redo": self.main.undo.next_again}.get(command.id)
+                does = f"Now: {what}" if what else command.help
+                yield SystemCommand(command.title, f"{does}{keys}", run)
         else:
             yield SystemCommand("Theme", "Choose the colours", self.action_change_theme)
             yield SystemCommand("Quit", "Leave pagechat (ctrl+q)", self.action_quit)
@@ -266,16 +314,19 @@ class PagechatApp(FittedApp):
             self.notify("ctrl+c once more quits.", timeout=CTRL_C_S, markup=False)
 
     async def action_quit(self) -> None:
-        """Quit; asks once while answers are being written."""
+        """Quit, whatever dialog is open; asks once while answers are being written."""
         streaming = len(self.tabs.streaming)
-        if self._leaving or isinstance(self.screen, Confirm):
+        if self._leaving or self.screen is self._quit_question:
             return
         if not streaming:
             await self.leave()
             return
         what = "One answer is" if streaming == 1 else f"{streaming} answers are"
         question = Confirm(f"{what} still being written. Quit?", "What is written so far is kept.", "Quit", "Stay")
+        self._quit_question = question
         self.push_screen(question, self._quit_answered)
+
+    _quit_question: Confirm | None = None
 
     async def _quit_answered(self, yes: bool | None) -> None:
         if yes:
@@ -307,12 +358,11 @@ class PagechatApp(FittedApp):
             return False
         self._leaving = True
         await self.main.leave()
-        with contextlib.suppress(StoreError):  # the keeper reports it
-            await self.tabs.remember()
+        self.tabs.remember()
         await self.keeper.close()
         lasting = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in lasting:
             task.cancel()
         if lasting:
-            await asyncio.wait(lasting)
+            await asyncio.wait(lasting, timeout=END_S)
         return True

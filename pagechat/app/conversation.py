@@ -17,22 +17,28 @@ from pagechat.app import choosing
 from pagechat.app.chat_settings import ChatSettings, settings_from
 from pagechat.app.client_api import Client
 from pagechat.app.fetching import Asking, fetch
-from pagechat.app.message import Message
+from pagechat.app.message import Message, restored
 from pagechat.app.rate import Rate
 from pagechat.client import DaemonGone
 from pagechat.protocol import ChatMessage
-from pagechat.store import Chat, StoredMessage
+from pagechat.store import Chat, Draft, StoredMessage
 from pagechat.text_safety import sanitize
 
 TITLE_LENGTH = 40
 STOP_TIMEOUT_S = 3.0
 """How long a stopped answer may wait for the daemon's last word before it ends without."""
 
+NO_DRAFT = Draft()
+
 TabState = Literal["idle", "thinking", "streaming", "unread", "error"]
 Save = Callable[[], Awaitable[None]]
 
 
-@dataclass(eq=False, slots=True)
+class ChatBusy(Exception):
+    """Another window writes in the chat; the message says so, for people."""
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Conversation:
     """An open chat. Its id is also the session under which the engine knows its blocks."""
 
@@ -54,12 +60,23 @@ class Conversation:
     priority: int = 0
     """Of its requests: the lower is served first."""
     draft: str = ""
-    """What was being written here when another tab was chosen."""
+    """What was typed here and not sent."""
+    editing: Message | None = None
+    """The message whose place the next text takes; `edit_text` is it so far, and `draft` comes back after it."""
+    edit_text: str = ""
+    preparing: bool = False
+    """The engine is being asked to share blocks with it: nothing is sent meanwhile."""
+    gone: bool = False
+    """It was deleted in another window. What is said here brings it back."""
+    elsewhere: bool = False
+    """It is open in another window too."""
     unread: bool = False
     version: int = 0
     """Grows with every change of title, messages, queue or state."""
     task: asyncio.Task[None] | None = None
     """Fetches the answer being written."""
+    asked: Message | None = None
+    """What `task` writes, or wrote last."""
     request_id: str | None = None
     asked_at: float = 0.0
     """Unix time at which the last answer was asked for."""
@@ -67,15 +84,24 @@ class Conversation:
     rate: Rate = field(default_factory=Rate)
     saved_title: str | None = None
     """Title in the store; None: the chat is not there yet."""
+    created_here: bool = False
+    """In the store, by this run of the app."""
     saved_settings: ChatSettings = field(default_factory=ChatSettings)
     saved_queue: tuple[str, ...] = ()
     saved_priority: int = 0
+    saved_draft: Draft = NO_DRAFT
+    seen: int = -1
+    """Revision of the chat in the store up to which everything in it is here."""
 
     @classmethod
-    def restored(cls, chat: Chat, messages: Iterable[StoredMessage], queue: Iterable[str] = ()) -> Conversation:
+    def restored(
+        cls, chat: Chat, messages: Iterable[StoredMessage], queue: Iterable[str] = (), draft: Draft = NO_DRAFT
+    ) -> Conversation:
         """As the store has it. Prompts that waited then wait for a person: nothing is sent unseen."""
         queue = list(queue)
-        held = [Message(m.role, m.content, m.status, m.facts, m.id) for m in messages]
+        held = [restored(one) for one in messages]
+        editing = next((m for m in held if m.stored_id == draft.edit_of and m.role == "user"), None)
+        texts = (draft.text, draft.edit if draft.edit_of is not None and editing is None else "")
         settings = settings_from(chat.settings)
         return cls(
             id=chat.id,
@@ -91,17 +117,24 @@ class Conversation:
             saved_queue=tuple(queue),
             priority=chat.priority,
             saved_priority=chat.priority,
+            draft="\n\n".join(text for text in texts if text),
+            editing=editing,
+            edit_text=draft.edit if editing is not None else "",
+            saved_draft=draft,
+            seen=chat.revision,
         )
 
     def forget_saved(self) -> None:
         """The store has nothing of the chat itself."""
         self.saved_title, self.saved_settings, self.saved_queue, self.saved_priority = None, ChatSettings(), (), 0
+        self.saved_draft, self.seen = NO_DRAFT, -1
+        for message in (*self.messages, *self.dropped):
+            message.stored_id, message.saved_edits, message.saved_deleted = None, -1, False
 
     @property
     def answer(self) -> Message | None:
         """The answer being written, if one is."""
-        last = self.messages[-1] if self.messages else None
-        return last if last is not None and self.task is not None and last.growing else None
+        return self.asked if self.asked is not None and self.asked.growing else None
 
     @property
     def choosing(self) -> Message | None:
@@ -113,9 +146,21 @@ class Conversation:
         return self.answer is not None
 
     @property
+    def followed(self) -> Message | None:
+        """An answer that another window writes here, if one does."""
+        return next((one for one in self.messages[-3:] if not one.here and one.status == "streaming"), None)
+
+    @property
     def blank(self) -> bool:
-        """Nothing has been said or asked for here."""
-        return not self.messages and not self.queue
+        """Nothing has been said, asked for or typed here."""
+        return not (self.messages or self.queue or self.draft.strip() or self.editing)
+
+    @property
+    def unsent(self) -> Draft:
+        """What was typed and not sent, as the store keeps it."""
+        if self.editing is None:
+            return Draft(text=self.draft)
+        return Draft(text=self.draft, edit_of=self.editing.stored_id, edit=self.edit_text)
 
     @property
     def kept(self) -> bool:
@@ -124,7 +169,7 @@ class Conversation:
 
     @property
     def state(self) -> TabState:
-        if (answer := self.answer) is not None:
+        if (answer := self.answer or self.followed) is not None:
             return "streaming" if any(one.content for one in answer.candidates) else "thinking"
         if self.messages and self.messages[-1].status == "error":
             return "error"
@@ -158,9 +203,9 @@ class Conversation:
         for message in self.messages[:end]:
             if message.role == "assistant" and not message.content:
                 continue
-            if context and context[-1].role == message.role == "user":
+            if context and context[-1].role == message.role:  # two windows asked at once, or an answer was deleted
                 merged = f"{context.pop().content}\n\n{message.content}"
-                context.append(ChatMessage(role="user", content=merged))
+                context.append(ChatMessage(role=message.role, content=merged))
             else:
                 context.append(ChatMessage(role=message.role, content=message.content))
         return context
@@ -198,14 +243,16 @@ class Conversation:
         self._fetch_new(client, save, [Message("assistant", "", "streaming") for _ in range(count - 1)])
 
     def go_on(self, client: Client | None, save: Save) -> None:
-        """Continue the last answer where it stopped."""
+        """Continue the last answer where it stopped: one that begins with its text takes its place."""
         self._check_idle()
-        answer = self.messages[-1]
+        context, answer = self.context(), self.messages[-1].copied()
         answer.facts.pop("error", None)
-        self._fetch(answer, self.context(), client, save, continues=True)
+        self.set_messages([*self.messages[:-1], answer])
+        self._fetch(answer, context, client, save, continues=True)
 
-    async def stop(self, client: Client | None) -> None:
-        """End the answer being written and keep its text. Returns when it has ended."""
+    async def stop(self, client: Client | None, patience_s: float | None = None) -> None:
+        """End the answer being written and keep its text. Returns when it has ended, after `patience_s` at most (None:
+        STOP_TIMEOUT_S); 0 takes what is here and waits for no last word of the daemon."""
         task, answer = self.task, self.answer
         if task is None or answer is None:
             return
@@ -214,7 +261,7 @@ class Conversation:
         if client is not None and self.request_id is not None:
             try:
                 await client.cancel(self.request_id)
-                await asyncio.wait({task}, timeout=STOP_TIMEOUT_S)
+                await asyncio.wait({task}, timeout=STOP_TIMEOUT_S if patience_s is None else patience_s)
             except DaemonGone:
                 pass  # the task learns it too
         if not task.done():
@@ -252,6 +299,8 @@ class Conversation:
     def _check_idle(self) -> None:
         if self.streaming:
             raise RuntimeError("an answer is being written")
+        if self.followed is not None:
+            raise ChatBusy(f"Another window writes an answer in {self.label}. This can be done when it has ended.")
 
     def _mark(self, message: Message, *, deleted: bool) -> None:
         (self.dropped.add if deleted else self.dropped.discard)(message)
@@ -268,7 +317,8 @@ class Conversation:
         self, answer: Message, context: list[ChatMessage], client: Client | None, save: Save, continues: bool = False
     ) -> None:
         answer.status = "streaming"
-        answer.version += 1
+        answer.edited()
+        self.asked = answer
         self.request_id, self.stopping, self.held = uuid.uuid4().hex, False, False
         self.rate, self.asked_at = Rate(), time.time()
         asking = Asking(client, self.id, self.request_id, context, self.settings.options, continues, self.priority)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pagechat.protocol import Finished
-from pagechat.store import MessageStatus, Role
+from pagechat.store import MessageStatus, Role, StoredMessage
 from pagechat.text_safety import sanitize
 
 
@@ -24,6 +24,13 @@ class Message:
     """No longer part of the chat; it may come back."""
     version: int = 0
     """Grows with every change."""
+    edits: int = 0
+    """Grows with every change of what the store has of it, but for its deletion."""
+    here: bool = True
+    """This window writes it; False: another one on the same chat does, and this one only follows."""
+    saved_edits: int = -1
+    """`edits` of what the store has."""
+    saved_deleted: bool = False
     shown: str = ""
     choices: list[Message] = field(default_factory=list)
     """Other answers that came with this one, while a person has not yet picked one of them all."""
@@ -44,7 +51,7 @@ class Message:
     def append(self, text: str) -> None:
         self.content += text
         self.shown += sanitize(text)
-        self.version += 1
+        self.edited()
 
     def end(self, status: MessageStatus, content: str | None = None) -> None:
         """No more text comes. `content` replaces what was streamed, when given."""
@@ -52,16 +59,35 @@ class Message:
             self.content = content
         self.shown = sanitize(self.content)
         self.status = status
-        self.version += 1
+        self.edited()
 
     def note(self, **facts: Any) -> None:
         self.facts |= facts
+        self.edited()
+
+    def edited(self) -> None:
         self.version += 1
+        self.edits += 1
+
+    @property
+    def unsaved(self) -> bool:
+        """The store has not all of it."""
+        if self.stored_id is None:
+            return not self.deleted  # what came and went between two saves is nobody's
+        return self.saved_edits != self.edits or self.saved_deleted != self.deleted
 
     def copied(self) -> Message:
         """The same, as a message of another chat."""
         status: MessageStatus = "stopped" if self.status == "streaming" else self.status
         return Message(self.role, self.content, status, dict(self.facts))
+
+
+def restored(stored: StoredMessage) -> Message:
+    """As the store has it."""
+    message = Message(stored.role, stored.content, stored.status, stored.facts, stored.id)
+    message.here, message.deleted, message.saved_deleted = stored.here, stored.deleted, stored.deleted
+    message.saved_edits = message.edits
+    return message
 
 
 def finish(answer: Message, finished: Finished, before: str = "") -> None:

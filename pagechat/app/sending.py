@@ -45,8 +45,8 @@ class Sender:
         """Send what can be sent now. True when something was."""
         client, sent = self._client(), False
         for conversation in conversations:
-            busy = conversation.streaming or conversation.held or conversation.choosing
-            if conversation.queue and client is not None and not busy:
+            busy = conversation.streaming or conversation.held or conversation.choosing or conversation.preparing
+            if conversation.queue and client is not None and not busy and conversation.followed is None:
                 conversation.ask(conversation.queue.pop(0), client, self._save)
                 self._count_preemptions(conversation)
                 sent = True
@@ -70,10 +70,11 @@ class Sender:
 
     def _count_preemptions(self, conversation: Conversation) -> None:
         """When the answer ends, how often it was preempted becomes one of its facts."""
-        answer, before = conversation.messages[-1], self._preemptions(conversation.id)
+        answer, before = conversation.answer, self._preemptions(conversation.id)
 
         def ended(_: object) -> None:
+            assert answer is not None
             answer.note(preemptions=self._preemptions(conversation.id) - before)
 
-        if conversation.task is not None:
+        if conversation.task is not None and answer is not None:
             conversation.task.add_done_callback(ended)

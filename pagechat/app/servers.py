@@ -7,7 +7,9 @@ beside one that somebody else started, in a run directory of its own. It knows n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,10 +74,10 @@ class Servers:
         """A connection to the server of now; one that is not needed any more ends first: two models need twice the
         memory. Raises ClientError."""
         for server in [server for server in self._started if server != self.now]:
-            await asyncio.to_thread(self._started.pop(server).stop)
+            await in_thread(self._started.pop(server).stop)
         server = self.now
         if server.starts:
-            await asyncio.to_thread(self._ensure, server)
+            await in_thread(lambda: self._ensure(server))
         return await self._connect(server.run_dir)
 
     @property
@@ -107,10 +109,14 @@ class Servers:
             self.now, self._before = self._before, None
         return failed, self.now
 
-    def stop(self) -> None:
-        """End every daemon that was started here. Blocks."""
-        for started in self._started.values():
-            started.stop()
+    def stop(self, patience_s: float | None = None) -> None:
+        """End every daemon that was started here, and wait for that, `patience_s` at most. One that takes longer, say
+        because its engine stands still, ends without being waited for: it sees our end of its pipe close."""
+        threads = [threading.Thread(target=started.stop, daemon=True) for started in self._started.values()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(patience_s)
         self._started.clear()
 
     def _change(self, server: Server) -> None:
@@ -124,6 +130,25 @@ class Servers:
             raise NoDaemon(str(error)) from error
         if started is not None:
             self._started[server] = started
+
+
+async def in_thread(work: Callable[[], None]) -> None:
+    """Wait for `work` in a thread that nobody waits for when the program ends, unlike `asyncio.to_thread`'s."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=run, daemon=True).start()
+    await done.wait()
+    if failed:
+        raise failed[0]
 
 
 async def _connect(run_dir: Path | None) -> Client:

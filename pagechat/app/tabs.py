@@ -59,10 +59,11 @@ class Tabs:
             self.index = to
 
     def reopen(self, conversation: Conversation, index: int) -> None:
-        """A chat that was just closed, where it was."""
-        if conversation not in self.conversations:
+        """A chat that was closed, where it was. When it is open again already, that tab serves."""
+        found = self.find(conversation.id)
+        if found is None:
             self._add(conversation, min(index, len(self.conversations)))
-        self.choose(self.conversations.index(conversation))
+        self.choose(self.conversations.index(found or conversation))
 
     def close(self, conversation: Conversation) -> int:
         """Close the tab and say where it was. Its last changes are saved; the chat stays in the history."""
@@ -79,17 +80,24 @@ class Tabs:
         """The chat of that id in a tab, active. Raises StoreError."""
         conversation = self.find(chat_id)
         if conversation is None:
-            conversation = await self._load(chat_id)
-            blank = self.active if self.active.blank else None
-            self._add(conversation)
-            if blank is not None:
-                self.close(blank)
+            loaded = await self._load(chat_id)
+            conversation = self.find(chat_id)  # opened twice at once, the first has won
+            if conversation is None:
+                conversation = loaded
+                blank = self.active if self.active.blank else None
+                self._add(conversation)
+                if blank is not None:
+                    self.close(blank)
         self.choose(self.conversations.index(conversation))
         return conversation
 
     async def restore(self) -> None:
-        """Open the tabs of the last time. Raises StoreError; the tabs opened before it stay."""
-        chat_ids, active = await self._keeper.call(self._keeper.store.open_tabs)
+        """Open the tabs that windows which have ended left. Raises StoreError; the tabs opened before it stay."""
+        store = self._keeper.store
+        try:
+            chat_ids, active = await self._keeper.call(store.enter)
+        except StoreError:  # it can only be read
+            chat_ids, active = await self._keeper.call(store.open_tabs)
         if chat_ids:  # the empty tab that they replace leaves its letter to them
             self._letters.close_tab(self.active.id)
             self._letters.forget_unused(())
@@ -99,11 +107,10 @@ class Tabs:
         if found is not None:
             self.choose(self.conversations.index(found))
 
-    async def remember(self) -> None:
-        """Note which tabs are open, for the next start. Raises StoreError."""
+    def remember(self) -> None:
+        """Note which tabs are open, for the next start."""
         kept = [conversation.id for conversation in self.conversations if not conversation.blank]
-        active = None if self.active.blank else self.active.id
-        await self._keeper.call(self._keeper.store.set_open_tabs, kept, active)
+        self._keeper.note_tabs(kept, None if self.active.blank else self.active.id)
 
     def _add(self, conversation: Conversation, index: int | None = None) -> None:
         self.conversations.insert(len(self.conversations) if index is None else index, conversation)
@@ -111,12 +118,17 @@ class Tabs:
         self._keeper.watch(conversation)
 
     async def _load(self, chat_id: str) -> Conversation:
-        held = self._keeper.held(chat_id)
-        if held is not None:  # closed a moment ago and not saved yet
+        keeper, store = self._keeper, self._keeper.store
+        held = keeper.held(chat_id)
+        if held is not None and not held.kept:  # closed a moment ago and not saved yet
             return held
-        store = self._keeper.store
-        chat = await self._keeper.call(store.find_chat, chat_id)
+        chat = await keeper.call(store.find_chat, chat_id)
         if chat is None:
             raise StoreError("that chat is no longer in the history")
-        messages = await self._keeper.call(store.messages, chat_id)
-        return Conversation.restored(chat, messages, await self._keeper.call(store.queue, chat_id))
+        if held is None:
+            queue, draft = await keeper.call(store.take, chat_id)
+            held = Conversation.restored(chat, await keeper.call(store.messages, chat_id), queue, draft)
+            held.elsewhere = chat_id in await keeper.call(store.open_elsewhere)
+        else:  # it was open in this run: the same one, with what other windows have done to it since
+            await keeper.follow(held)
+        return held

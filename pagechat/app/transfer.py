@@ -90,6 +90,8 @@ def read(path: Path) -> ImportedChat:
         raise ValueError(f"{path}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: it is nested too deeply to be a chat") from None
 
 
 def default_file(title: str) -> Path:
@@ -101,12 +103,32 @@ def default_file(title: str) -> Path:
 def write_new(path: Path, text: str) -> None:
     """Write a file that only this user can read. Raises FileExistsError rather than replacing one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
+    data = _storable(text).encode()
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        try:
+            file.write(data)
+            file.flush()
+        except OSError:  # a full disk: half a file would stand in the way of the next try
+            path.unlink()
+            raise
 
 
 def _json(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+    plain = _without_surrogates(msgspec.to_builtins(value))
+    return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n"
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return _storable(value)
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(one) for key, one in value.items()}
+    return [_without_surrogates(one) for one in value] if isinstance(value, list) else value
+
+
+def _storable(text: str) -> str:
+    """No file holds lone surrogates: they become question marks, as in the history."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _from_json(text: str) -> ImportedChat:

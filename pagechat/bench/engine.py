@@ -198,7 +198,7 @@ def _bench(
     import torch
 
     from engine import models
-    from engine.execution.runner import make_runner
+    from engine.execution.make import make_runner
     from engine.process.memory import choose_num_blocks
     from engine.sampling.grammar.compile import GrammarCompiler
 

@@ -196,7 +196,7 @@ def _prefill(what: str, spans: list[tuple[int, int]], block_size: int) -> _Case:
     """Spans are (tokens before, tokens)."""
     import torch
 
-    from kernels.ops import SpanTable
+    from kernels.backend import SpanTable
     from kernels.triton import paged_attention, plan_attention
 
     pools, tables, nbytes = _pools([start + count for start, count in spans], block_size, 0, 0)
@@ -271,7 +271,7 @@ def _silu(rows: int) -> _Case:
 def _rope(tokens: int, block_size: int) -> _Case:
     import torch
 
-    from kernels.ops import SpanTable
+    from kernels.backend import SpanTable
     from kernels.triton import plan_attention, rope_and_cache_kv, rope_angles
 
     pools, tables, _ = _pools([tokens], block_size, 0, 0)

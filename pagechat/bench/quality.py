@@ -76,11 +76,11 @@ def read(model: LoadedModel, ids: list[int], chunk: int = CHUNK) -> Reading:
     """
     import torch
 
-    from kernels import ops
+    from kernels.backend import SpanTable
 
     config, blocks = model.config, -(-len(ids) // BLOCK_SIZE)
     kv = [
-        ops.new_kv(blocks, config.kv_heads, BLOCK_SIZE, config.head_dim, model.kv_dtype, model.device)
+        model.backend.new_kv(blocks, config.kv_heads, BLOCK_SIZE, config.head_dim, model.kv_dtype)
         for _ in range(config.num_layers)
     ]
     tokens = torch.tensor(ids, device=model.device)
@@ -88,15 +88,13 @@ def read(model: LoadedModel, ids: list[int], chunk: int = CHUNK) -> Reading:
     with torch.inference_mode():
         for start in range(0, len(ids), chunk):
             part, following = tokens[start : start + chunk], tokens[start + 1 : start + chunk + 1]
-            plan = ops.plan_attention(
-                [ops.SpanTable(start, len(part), range(1, blocks + 1))],
+            plan = model.backend.plan_attention(
+                [SpanTable(start, len(part), range(1, blocks + 1))],
                 heads=config.heads,
                 kv_heads=config.kv_heads,
                 head_dim=config.head_dim,
                 block_size=BLOCK_SIZE,
                 dtype=model.dtype,
-                device=model.device,
-                compiled=model.compiled,
             )
             logits = model.decoder.logits(model.decoder.forward(model.decoder.embed(part), kv, plan)).float()
             best += logits.argmax(1).tolist()

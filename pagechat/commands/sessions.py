@@ -90,7 +90,7 @@ def _fork_chat(source: str, target: str) -> None:
     chat = store.find_chat(source)
     if chat is None:
         return
-    store.create_chat(chat.title, target)
+    store.create_chat(chat.title, target, afresh=True)
     for message in store.messages(chat.id):
         status = "stopped" if message.status == "streaming" else message.status
         stored = store.add_message(target, message.role, message.content)

@@ -49,7 +49,7 @@ def as_data(found: Status) -> dict[str, Any]:
 
 def as_text(found: Status) -> str:
     """Aligned lines: a name, a value."""
-    rows = [("state", found.state), ("process", f"{found.pid}, pagechat {found.daemon_version}")]
+    rows = [("state", _state(found)), ("process", f"{found.pid}, pagechat {found.daemon_version}")]
     if found.engine_pid is not None:
         rows.append(("engine", f"process {found.engine_pid}"))
     rows.append(("up", duration(found.uptime_s)))
@@ -64,6 +64,9 @@ def as_text(found: Status) -> str:
         model = found.model
         rows.append(("model", f"{model.name} ({model.architecture}, {model.parameters / 1e6:,.0f} M parameters)"))
         rows.append(("runs on", f"{model.device}, {model.numbers}, context {model.max_context:,} tokens"))
+        if model.kernels_detail:
+            which = "C++" if model.kernels == "C++" else f"{model.kernels}, not C++"
+            rows.append(("kernels", f"{which}: {one_line(model.kernels_detail)}"))
     if found.pool:
         rows += _pool_rows(found.pool)
     if found.scheduler:
@@ -87,6 +90,12 @@ def as_text(found: Status) -> str:
     if found.shadows:
         parts.append(_shadow_table(found.shadows))
     return "\n\n".join(parts)
+
+
+def _state(found: Status) -> str:
+    if found.next_try_s is not None:
+        return f"{found.state} for {duration(found.state_s)}, the next engine is started in {found.next_try_s:.0f} s"
+    return found.state if found.state == "ready" else f"{found.state} for {duration(found.state_s)}"
 
 
 def _request_table(requests: list[RequestStatus]) -> str:

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from engine import protocol
-from engine.protocol import Message
+from engine.protocol import Message, ProtocolError
 from pagechat import __version__
-from pagechat.daemon.sessions import MAX_NAME
-from pagechat.protocol import Failed, Rejected, Welcome
+from pagechat.protocol import MAX_NAME, Failed, Rejected, Welcome
 
 _MOST_BYTES = 64 * 2**10
 """Of a field that tells who is refused."""
@@ -47,7 +46,7 @@ def _small(value: msgspec.Raw) -> Any:
     return msgspec.msgpack.decode(value) if 0 < len(bytes(value)) <= _MOST_BYTES else None
 
 
-def refuse(frame: bytes, why: str) -> Message:
+def refuse(frame: bytes, error: ProtocolError) -> Message:
     """Says what can be said of a bad frame: to the request, if it at least names one, else to the client."""
     try:
         names = msgspec.msgpack.decode(frame, type=_Names)
@@ -58,6 +57,6 @@ def refuse(frame: bytes, why: str) -> Message:
     if found.get("type") == "Hello" and type(version) is int and version != protocol.VERSION:
         return greet(version, "")  # a Hello of another version may have other fields
     if found.get("type") == "Chat" and isinstance(request_id, str):
-        return Failed(request_id=request_id[:MAX_NAME], code="bad_request", message=why)
+        return Failed(request_id=request_id[:MAX_NAME], code="bad_request", message=str(error), param=error.field)
     ticket = ticket if type(ticket) is int and abs(ticket) < 2**63 else None
-    return Rejected(code="bad_request", message=why, ticket=ticket)
+    return Rejected(code="bad_request", message=str(error), ticket=ticket)

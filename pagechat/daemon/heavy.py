@@ -34,10 +34,10 @@ class Heavy:
         """By tenant; the one whose turn is next comes first."""
 
     async def run(self, tenant: str, work: Callable[..., T], *arguments: object) -> T:
-        """What `work` returns or raises. Raises RequestError (busy) where this tenant's work has piled up."""
+        """What `work` returns or raises. Raises RequestError (overloaded) where this tenant's work has piled up."""
         theirs = self._waiting.get(tenant, ())
         if len(theirs) >= self._most_waiting:
-            raise RequestError("busy", f"{len(theirs)} large requests wait already; try again later")
+            raise RequestError("overloaded", f"{len(theirs)} large requests wait already; try again later")
         return await self.finish(tenant, work, *arguments)
 
     async def finish(self, tenant: str, work: Callable[..., T], *arguments: object) -> T:

@@ -6,6 +6,7 @@ Clients name sessions, never files: where a session is saved is decided here. Kn
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from typing import Any
 import msgspec
 
 from engine.protocol import Command, GetBlock, GetUsage, ListSessions, Message, SessionCommand
+from engine.sessions import leftovers
 from pagechat.daemon.errors import RequestError
-from pagechat.protocol import ManageSession, Rejected
+from pagechat.protocol import MAX_NAME, ManageSession, Rejected
 from pagechat.store import data_dir
 
-MAX_NAME = 256
-"""Characters of a request id or a session name."""
+log = logging.getLogger(__name__)
 
 SessionQuestion = ManageSession | ListSessions | GetUsage | GetBlock
 Ask = Callable[[Callable[[int], Command]], Awaitable[Any]]
@@ -59,8 +60,19 @@ def _command(question: ManageSession) -> Callable[[int], Command]:
 
 def saved_session(name: str) -> Path:
     """The file of a saved session, in a folder that only this user can read. Raises OSError."""
-    folder = data_dir().absolute() / "kv"
+    folder = _folder()
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(exist_ok=True, mode=0o700)
     folder.chmod(0o700)  # one that was there already
     return folder / f"{hashlib.sha256(name.encode()).hexdigest()}.safetensors"
+
+
+def sweep_unfinished() -> None:
+    """Remove what engines that were killed in mid-save left behind. It may be gigabytes, so call it in a thread."""
+    freed = leftovers.sweep(_folder())
+    if freed:
+        log.info("removed %d bytes of sessions whose saving was cut short", freed)
+
+
+def _folder() -> Path:
+    return data_dir().absolute() / "kv"

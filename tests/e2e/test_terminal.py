@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from pagechat.client import EngineClient
 from pagechat.store import Store, StoredMessage
 from tests.e2e.terminal import Terminal, command
 from tests.e2e.test_commands import run_files, wait_until
@@ -79,3 +84,41 @@ def test_a_question_is_answered_beside_the_map_and_is_there_again_next_time(fold
         terminal.type(CTRL_Q)
         assert terminal.wait_for_end() == 0
     wait_until(lambda: set(processes_of_the_tests()) <= before, "end of the daemon", 20)
+
+
+def engine() -> int:
+    """The process id of the engine that the app's daemon started."""
+    found: list[int] = []
+    with contextlib.closing(EngineClient.connect(name="test")) as client:
+        wait_until(lambda: found.append(client.status().engine_pid or 0) or found[-1], "engine")
+    return found[-1]
+
+
+def test_an_engine_that_stands_still_takes_no_keys_and_leaving_loses_nothing(folders: Path) -> None:
+    before = set(processes_of_the_tests())
+    with Terminal(command("pagechat")) as terminal:
+        terminal.wait_until(lambda: is_ready(terminal), "map and composer", 240)
+        terminal.type("Say hello." + ENTER)
+        terminal.wait_until(lambda: bool(answers("complete")), "an answer", 90)
+        # given an engine that does nothing any more
+        stopped = engine()
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            # when the chat is forked, and somebody types on
+            terminal.type("\x1b[18~" + "f")  # f7: into the messages
+            terminal.wait_until(lambda: "2 " in terminal.lines[0] or " B " in terminal.lines[0], "the fork's tab", 20)
+            terminal.type("half a thought")
+            # then every key is read, and the text is in the history at once
+            terminal.wait_until(lambda: "half a thought" in terminal.text, "what is typed", 10)
+            # and the app ends when it is told to
+            began = time.monotonic()
+            terminal.type(CTRL_Q)
+            assert terminal.wait_for_end() == 0
+            assert time.monotonic() - began < 8  # 3 s on an idle machine
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+    store = Store()
+    drafts = [store.draft(chat.id).text for chat in store.chats()]
+    store.close()
+    assert sorted(drafts) == ["", "half a thought"]
+    wait_until(lambda: set(processes_of_the_tests()) <= before, "end of the daemon", 30)

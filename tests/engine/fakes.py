@@ -173,7 +173,7 @@ def make_core(
     block_size: int = 4,
     ahead: bool = False,
     executor: ContentExecutor | None = None,
-    **settings: int | bool | str,
+    **settings: Any,
 ) -> EngineCore:
     options = {"max_context": 10**6, "vocab_size": VOCAB, **settings}
     make = AheadExecutor if ahead else ContentExecutor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from engine.core import EngineCore
 from engine.execution.runner import Runner
 from engine.models.loading.load import LoadedModel
 from engine.process.config import EngineConfig
-from engine.protocol import AddRequest, BeamParams, SamplingParams, SessionCommand
+from engine.protocol import AddRequest, BeamParams, SamplingParams, SessionCommand, SessionReply
 from engine.sessions.commands import SessionDesk
 from tests.engine.fakes import run, tokens_of
 from tests.models import tiny_llama
@@ -226,13 +227,13 @@ def test_a_session_saved_to_disk_goes_on_after_a_restart_without_prefill(tiny: P
     first.add(ask("1", list(range(50, 81)), 6, session="chat", keep=True, sampling={"stop_token_ids": ()}))
     said = tokens_of(run(first)["1"])
     path = tmp_path / "chat.safetensors"
-    saved = SessionDesk(first, first.executor, tiny).answer(command("save", path))
+    saved = do(SessionDesk(first, first.executor, tiny), command("save", path))
     assert saved.ok
     assert saved.tokens == 31 + 5
 
     second = make_core(model, 60, 8)
     desk = SessionDesk(second, second.executor, tiny)
-    restored = desk.answer(command("restore", path))
+    restored = do(desk, command("restore", path))
     assert restored.ok
     history = [*range(50, 81), *said, 7, 8]
     second.add(ask("2", history, 5, session="chat"))
@@ -250,14 +251,15 @@ def test_a_saved_session_of_something_else_is_not_used_and_says_why(tiny: Path, 
     first.add(ask("1", list(range(50, 81)), 6, session="chat", keep=True))
     run(first)
     path = tmp_path / "chat.safetensors"
-    assert SessionDesk(first, first.executor, tiny).answer(command("save", path)).ok
+    assert do(SessionDesk(first, first.executor, tiny), command("save", path)).ok
 
     other = tiny_llama(tmp_path, seed=9) if change == "model" else tiny
     second = make_core(load(other), 60, 16 if change == "block_size" else 8)
     if change == "damage":
         path.write_bytes(path.read_bytes()[:-100])
-    reply = SessionDesk(second, second.executor, other).answer(
-        command("restore", path, salt=b"another" if change == "salt" else b"")
+    reply = do(
+        SessionDesk(second, second.executor, other),
+        command("restore", path, salt=b"another" if change == "salt" else b""),
     )
     assert not reply.ok
     expected = {"model": "model_key", "block_size": "block_size", "salt": "salt_key", "damage": "cannot be read"}
@@ -267,3 +269,11 @@ def test_a_saved_session_of_something_else_is_not_used_and_says_why(tiny: Path, 
 
 def command(action: Any, path: Path, salt: bytes = b"") -> SessionCommand:
     return SessionCommand(ticket=1, action=action, session="chat", target=str(path), salt=salt)
+
+
+def do(desk: SessionDesk, command: SessionCommand) -> SessionReply:
+    reply = desk.answer(command)
+    while reply is None:
+        reply = next(iter(desk.advance()), None)
+        time.sleep(0.001)
+    return reply

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.blocks.observe.mirror import MirrorGap, PoolMirror
 from engine.core import EngineCore
+from engine.process.check import check_idle
 from engine.protocol import BeamParams, Snapshot, StepReport, TokenOutput, decode_report, encode
 from tests.engine.fakes import expected_answer, expected_beams, make_core, request
 
@@ -151,7 +152,7 @@ class Histories(RuleBasedStateMachine):
     def fork_session(self, source: str, child: str, tokens: int | None) -> None:
         if source != child:
             before = self.core.blocks.pool.available
-            shared = self.core.fork_session(source, child, tokens)
+            shared = self.core.live_sessions.fork(source, child, tokens)
             assert self.core.blocks.pool.available >= before, "a fork takes no block"
             if shared:
                 resident = self.core.sessions.get(child).resident
@@ -212,6 +213,10 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, "core"):
             return
         self.core.blocks.check()
+        self.core.scheduler.check()
+        self.core.sessions.check()
+        if not self.core.has_work:
+            check_idle(self.core)
         self.follow(self.core.flush())
         snapshot = self.core.snapshot(0)
         # Arrivals and aborts in the queue are counted by the next report, not by one of their own.

@@ -159,7 +159,7 @@ def test_sessions_tell_the_priority_of_what_waits_and_runs() -> None:
     engine.ask("a", [1] * 4, priority=-3)
     engine.ask("b", [1] * 4, priority=7)
     engine.step()
-    assert [(info.session, info.state, info.priority) for info in engine.core.session_infos()] == [
+    assert [(info.session, info.state, info.priority) for info in engine.core.live_sessions.infos()] == [
         ("chat-b", "waiting", 7),
         ("chat-a", "running", -3),
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.ops import SpanTable
+from kernels.backend import SpanTable
 
 
 @dataclass

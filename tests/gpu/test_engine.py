@@ -12,7 +12,7 @@ import torch
 from engine import models
 from engine.core import EngineCore
 from engine.execution.cuda.runner import CudaRunner
-from engine.execution.runner import make_runner
+from engine.execution.make import make_runner
 from engine.models.loading.load import LoadedModel
 from engine.process.config import EngineConfig
 from engine.protocol import AddRequest, BeamParams, Grammar, SamplingParams
@@ -201,8 +201,7 @@ def test_one_that_wants_more_changes_nothing_for_the_others(
     }
 
 
-@pytest.mark.parametrize("max_running", [1, 2, 3, 17])
-@pytest.mark.parametrize("num_blocks", [1, 2, 40])
+@pytest.mark.parametrize(("max_running", "num_blocks"), [(1, 40), (2, 1), (3, 2), (17, 40)])
 def test_any_number_of_sequences_may_run(tiny: Path, max_running: int, num_blocks: int) -> None:
     """Warm-up included; a pool of one block holds a sequence of eight tokens."""
     runner = make_runner(load(tiny, "cuda"), num_blocks, 8, 0, max_running)

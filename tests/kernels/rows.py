@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from kernels.ops import Bias, Mask, Penalties, SamplingRows
+from kernels.sampling import Bias, Mask, Penalties, SamplingRows
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import ops
+from kernels.backend import Backend, Plan, SpanTable, torch_backend
+
+TORCH = torch_backend()
 
 HEAD_DIM = 16
 
@@ -17,12 +19,13 @@ HEAD_DIM = 16
 class Scene:
     """Sequences with all their keys and values, and the paged pool that holds those before each span."""
 
-    spans: list[ops.SpanTable]
+    spans: list[SpanTable]
     qkv: torch.Tensor
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
     kv: torch.Tensor
-    plan: ops.AttentionPlan
+    plan: Plan
+    on: Backend
 
 
 def make_scene(
@@ -32,7 +35,7 @@ def make_scene(
     block_size: int,
     poison: float = float("nan"),
     seed: int = 0,
-    compiled: bool = False,
+    backend: Backend = TORCH,
     head_dim: int = HEAD_DIM,
 ) -> Scene:
     """`spans` are (start, count). Blocks are scattered over the pool; whatever no sequence wrote holds `poison`."""
@@ -51,20 +54,18 @@ def make_scene(
             kv[block, 0, :, offset], kv[block, 1, :, offset] = k[position], v[position]
         q = torch.randn(count, heads, head_dim, generator=generator)
         fresh.append(torch.cat((q, k[start:], v[start:]), dim=1))
-        tables.append(ops.SpanTable(start, count, table))
+        tables.append(SpanTable(start, count, table))
         keys.append(k)
         values.append(v)
-    plan = ops.plan_attention(
+    plan = backend.plan_attention(
         tables,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         block_size=block_size,
         dtype=torch.float32,
-        device="cpu",
-        compiled=compiled,
     )
-    return Scene(tables, torch.cat(fresh), keys, values, kv, plan)
+    return Scene(tables, torch.cat(fresh), keys, values, kv, plan, backend)
 
 
 def expected(scene: Scene, heads: int, scale: float) -> torch.Tensor:
@@ -82,8 +83,8 @@ def expected(scene: Scene, heads: int, scale: float) -> torch.Tensor:
 
 
 def attend(scene: Scene, heads: int, scale: float) -> torch.Tensor:
-    q = ops.rope_and_cache_kv(scene.qkv.clone(), heads, None, scene.kv, scene.plan)
-    return ops.paged_attention(q, scene.kv, scene.plan, scale)
+    q = scene.on.rope_and_cache_kv(scene.qkv.clone(), heads, None, scene.kv, scene.plan)
+    return scene.on.paged_attention(q, scene.kv, scene.plan, scale)
 
 
 BORDERS = [(0, 1), (7, 1), (8, 1), (31, 1), (127, 1), (128, 1), (0, 2), (0, 33), (5, 3), (16, 16), (30, 40), (1, 127)]
@@ -128,10 +129,8 @@ def test_a_token_gets_the_same_result_alone_and_among_others() -> None:
     first = 0
     for span in together.spans:
         tokens = slice(first, first + span.count)
-        plan = ops.plan_attention(
-            [span], heads=6, kv_heads=2, head_dim=HEAD_DIM, block_size=16, dtype=torch.float32, device="cpu"
-        )
-        alone = ops.paged_attention(together.qkv[tokens, :6], together.kv, plan, 0.25)
+        plan = TORCH.plan_attention([span], heads=6, kv_heads=2, head_dim=HEAD_DIM, block_size=16, dtype=torch.float32)
+        alone = TORCH.paged_attention(together.qkv[tokens, :6], together.kv, plan, 0.25)
         torch.testing.assert_close(alone, result[tokens], rtol=1e-5, atol=1e-5)
         first += span.count
 
@@ -140,7 +139,7 @@ def test_keys_and_values_land_in_the_slots_of_their_positions() -> None:
     scene = make_scene([(6, 4), (0, 1)], 4, 2, 8, poison=-1.0)
     before = scene.kv.clone()
 
-    ops.rope_and_cache_kv(scene.qkv.clone(), 4, None, scene.kv, scene.plan)
+    TORCH.rope_and_cache_kv(scene.qkv.clone(), 4, None, scene.kv, scene.plan)
 
     written = torch.zeros(scene.kv.shape[0], 8, dtype=torch.bool)
     token = 0
@@ -167,8 +166,8 @@ def test_rotation_is_that_of_transformers() -> None:
         q.transpose(0, 1)[None], k.transpose(0, 1)[None], angles.cos()[None], angles.sin()[None]
     )
 
-    cos_sin = ops.rope_angles(positions, inv_freq, 1.0, torch.float32)
-    got = ops.rope_and_cache_kv(scene.qkv.clone(), 4, cos_sin, scene.kv, scene.plan)
+    cos_sin = TORCH.rope_angles(positions, inv_freq, 1.0, torch.float32)
+    got = TORCH.rope_and_cache_kv(scene.qkv.clone(), 4, cos_sin, scene.kv, scene.plan)
 
     torch.testing.assert_close(got, q_expected[0].transpose(0, 1), rtol=1e-6, atol=1e-6)
     for i, span in enumerate(scene.spans):
@@ -179,7 +178,7 @@ def test_rotation_is_that_of_transformers() -> None:
 def test_block_copies_read_every_source_before_they_write() -> None:
     kv = torch.arange(6.0)[:, None, None, None, None].expand(6, 2, 1, 4, 2).contiguous()
 
-    ops.copy_blocks(kv, [(1, 2), (2, 3), (5, 1)])
+    TORCH.copy_blocks(kv, [(1, 2), (2, 3), (5, 1)])
 
     assert kv[:, 0, 0, 0, 0].tolist() == [0, 5, 1, 2, 4, 5]
     assert torch.equal(kv.amin(dim=(1, 2, 3, 4)), kv.amax(dim=(1, 2, 3, 4)))

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import ops
+from kernels.backend import torch_backend
+
+TORCH = torch_backend()
 
 DTYPES = [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
 
@@ -27,7 +29,7 @@ def test_rms_norm(dtype: torch.dtype, tolerance: float, magnitude: float) -> Non
     """With small inputs eps is what counts."""
     x, weight = random(5, 48, dtype=dtype) * magnitude, random(48, dtype=dtype, seed=1)
 
-    got = ops.rms_norm(x, weight, 1e-5)
+    got = TORCH.rms_norm(x, weight, 1e-5)
 
     assert got.dtype == dtype
     torch.testing.assert_close(got.double(), normalized(x, weight, 1e-5), rtol=tolerance, atol=tolerance)
@@ -36,7 +38,7 @@ def test_rms_norm(dtype: torch.dtype, tolerance: float, magnitude: float) -> Non
 def test_rms_norm_of_the_heads_within_a_wider_tensor() -> None:
     qkv, weight = random(5, 8, 16), random(16, seed=1)
 
-    got = ops.rms_norm(qkv[:, :4], weight, 1e-6)
+    got = TORCH.rms_norm(qkv[:, :4], weight, 1e-6)
 
     torch.testing.assert_close(got.double(), normalized(qkv[:, :4], weight, 1e-6), rtol=1e-5, atol=1e-5)
 
@@ -49,9 +51,9 @@ def test_products_with_what_stands_before_and_after_them() -> None:
     gate, up = (normal @ wide.double().T).chunk(2, -1)
     added = residual.double() + x.double() @ square.double().T
 
-    product = ops.norm_linear(x, norm, 1e-5, ops.pack_linear(wide))
-    gated = ops.norm_swiglu(x, norm, 1e-5, ops.pack_linear(wide))
-    ops.add_linear(x, ops.pack_linear(square), residual)
+    product = TORCH.norm_linear(x, norm, 1e-5, TORCH.pack_linear(wide))
+    gated = TORCH.norm_swiglu(x, norm, 1e-5, TORCH.pack_linear(wide))
+    TORCH.add_linear(x, TORCH.pack_linear(square), residual)
 
     torch.testing.assert_close(product.double(), normal @ wide.double().T, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gated.double(), gate * torch.sigmoid(gate) * up, rtol=1e-5, atol=1e-5)
@@ -62,7 +64,7 @@ def test_silu_mul() -> None:
     gate_up = random(3, 20)
     gate, up = gate_up.double().chunk(2, -1)
 
-    got = ops.silu_and_mul(gate_up)
+    got = TORCH.silu_and_mul(gate_up)
 
     torch.testing.assert_close(got.double(), gate * torch.sigmoid(gate) * up, rtol=1e-6, atol=1e-6)
 
@@ -74,7 +76,7 @@ def test_linear(dtype: torch.dtype, tolerance: float, rows: int, with_bias: bool
     x, weight = random(rows, 48, dtype=dtype), random(33, 48, dtype=dtype, seed=1) / 7
     bias = random(33, dtype=dtype, seed=2) if with_bias else None
 
-    got = ops.linear(x, ops.pack_linear(weight, bias))
+    got = TORCH.linear(x, TORCH.pack_linear(weight, bias))
 
     expected = x.double() @ weight.double().T + (bias.double() if bias is not None else 0)
     assert got.dtype == dtype
@@ -90,7 +92,7 @@ def test_a_new_pool_is_zero_and_takes_no_memory_before_it_is_written(dtype: torc
         return int(Path("/proc/self/statm").read_text().split()[1])
 
     before = resident_pages()
-    pool = ops.new_kv((1 << 30) // (2 * 3 * 16 * 64 * dtype.itemsize), 3, 16, 64, dtype, "cpu")
+    pool = TORCH.new_kv((1 << 30) // (2 * 3 * 16 * 64 * dtype.itemsize), 3, 16, 64, dtype)
     grown = (resident_pages() - before) * 4096
 
     assert grown < 16 << 20

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels import ops
+from kernels.backend import torch_backend
 from tests.kernels.rows import Row, pack
+
+TORCH = torch_backend()
 
 CHI_SQUARE_7_DOF_ONE_IN_A_MILLION = 42.0
 """Quantile 1 - 1e-6 of the chi-square distribution with 7 degrees of freedom is 41.0 (scipy.stats.chi2.ppf)."""
@@ -18,13 +20,13 @@ def sample(
     """One draw a row, at consecutive positions of one seed."""
     rows = len(logits)
     settings = [Row(temperature, top_k, top_p, seed=seed, position=first + place) for place in range(rows)]
-    return ops.sample(logits, pack(settings, logits.shape[1])).tolist()
+    return TORCH.sample(logits, pack(settings, logits.shape[1])).tolist()
 
 
 def test_temperature_zero_takes_the_largest_logit() -> None:
     logits = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0))
 
-    assert sample(logits, temperature=0.0) == logits.argmax(-1).tolist() == ops.greedy(logits).tolist()
+    assert sample(logits, temperature=0.0) == logits.argmax(-1).tolist() == TORCH.greedy(logits).tolist()
 
 
 @pytest.mark.parametrize("temperature", [1e-12, 1e-30, 5e-324])
@@ -64,7 +66,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 
     def run(rows: list[int]) -> list[int]:
         chosen = [Row(*settings[r], seed=seeds[r], position=positions[r]) for r in rows]
-        return ops.sample(logits[rows], pack(chosen, 500)).tolist()
+        return TORCH.sample(logits[rows], pack(chosen, 500)).tolist()
 
     together = run([0, 1, 2, 3, 4, 5])
 

@@ -9,13 +9,14 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from pagechat import store as store_module
 from pagechat import store_schema
-from pagechat.store import Store, StoreError, StoreReplaced
+from pagechat.store import Draft, Store, StoreError, StoreReplaced
 
 
 @pytest.fixture
@@ -333,3 +334,129 @@ def test_waiting_prompts_come_back_and_go_with_their_chat(path: Path) -> None:
         store.hide_chat(chat)
         remove()
         assert store.queue(chat) == []
+
+
+def test_a_file_of_version_3_keeps_the_prompts_that_waited(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as old:
+        scripts = store_schema._TABLES + store_schema._VERSION_2 + store_schema._VERSION_3
+        old.executescript(scripts + "PRAGMA user_version = 3;")
+        for chat in ("essay", "broken"):
+            old.execute("INSERT INTO chats (id, title, created, updated) VALUES (?, ?, 1, 1)", (chat, chat))
+        old.execute(
+            "INSERT INTO messages (chat_id, role, content, status, writer, created) "
+            "VALUES ('essay', 'user', 'hello', 'complete', '1', 1)"
+        )
+        old.execute("""INSERT INTO state VALUES ('queue:essay', '["one", "two"]')""")
+        old.execute("INSERT INTO state VALUES ('queue:broken', '[')")
+        old.execute("INSERT INTO state VALUES ('queue:none', '[\"x\"]')")
+        old.execute("INSERT INTO state VALUES ('tabs', '[[\"essay\"], \"essay\"]')")
+    store = Store(path)
+    assert (store.queue("essay"), store.queue("broken")) == (["one", "two"], [])
+    assert store.open_tabs() == (["essay"], "essay")
+    assert [message.content for message in store.messages("essay")] == ["hello"]
+    assert store.recall("queue:essay") is None
+    store.add_message("essay", "user", "more")
+    assert [news.chat.id for news in store.news({"essay": 0, "broken": 0})] == ["essay"]
+
+
+def test_a_deleted_chat_comes_back_whole_or_begins_afresh(path: Path) -> None:
+    store = Store(path)
+    for chat in ("one", "two"):
+        store.create_chat("first", chat)
+        store.add_message(chat, "user", "hi")
+        store.hide_chat(chat)
+    assert store.create_chat("second", "one").title == "first"
+    assert [message.content for message in store.messages("one")] == ["hi"]
+    assert store.create_chat("second", "two", afresh=True).title == "second"
+    assert store.messages("two") == []
+    assert store.create_chat("third", "one", afresh=True).title == "first"  # it is there: nothing begins
+
+
+def test_only_what_was_deleted_long_ago_is_purged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now = Store(path), [1000.0]
+    monkeypatch.setattr(store_module.time, "time", lambda: now[0])
+    store.create_chat("a", "old")
+    store.create_chat("b", "new")
+    messages = [store.add_message("new", "user", text) for text in ("early", "late")]
+    store.hide_chat("old")
+    store.hide_message(messages[0])
+    now[0] = 2000.0
+    store.hide_message(messages[1])
+    store.hide_chat("new")
+    store.purge(older_than_s=500)
+    assert store.hide_chat("new", hidden=False)
+    assert not store.hide_chat("old", hidden=False)
+    assert [store.hide_message(one, hidden=False) for one in messages] == [False, True]
+
+
+def test_a_transaction_of_several_writes_happens_as_a_whole_or_not_at_all(path: Path) -> None:
+    store = Store(path)
+    store.create_chat("t", "t")
+
+    def two_writes() -> None:
+        with store.together():
+            store.add_message("t", "user", "one")
+            store.add_message("nowhere", "user", "two")
+
+    with pytest.raises(StoreError):
+        two_writes()
+    assert store.messages("t") == []
+    with store.together():
+        store.add_message("t", "user", "one")
+        store.set_queue("t", ["two"])
+    assert (len(store.messages("t")), store.queue("t")) == (1, ["two"])
+
+
+def test_a_hurried_store_waits_for_no_lock(path: Path) -> None:
+    store = Store(path)
+    store.create_chat("t", "t")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    threading.Timer(0.2, store.hurry).start()
+    began = time.monotonic()
+    with pytest.raises(StoreError, match="locked"):
+        store.add_message("t", "user", "hi")
+    assert time.monotonic() - began < 2  # not BUSY_TIMEOUT_S
+    other.execute("ROLLBACK")
+
+
+def test_the_version_of_the_data_changes_with_what_others_write(path: Path) -> None:
+    store, other = Store(path), Store(path)
+    store.create_chat("t", "t")
+    before = store.data_version()
+    store.add_message("t", "user", "mine")
+    assert store.data_version() == before
+    other.add_message("t", "user", "theirs")
+    assert store.data_version() != before
+
+
+def test_a_living_window_keeps_its_tabs_and_one_that_was_killed_leaves_them(path: Path) -> None:
+    one, two = Store(path), Store(path)
+    for chat in "abc":
+        one.create_chat(chat, chat)
+    one.set_open_tabs(["a"], "a")
+    assert one.enter() == (["a"], "a")
+    assert two.enter() == ([], None)
+    two.set_open_tabs(["b", "c"], "c")
+    assert one.open_elsewhere() == {"b", "c"}
+    with sqlite3.connect(path) as db:  # as after a kill -9
+        db.execute("UPDATE windows SET name = '1:1:another-boot' WHERE name = ?", (two.window,))
+    third = Store(path)
+    assert third.enter() == (["b", "c"], "c")
+    third.leave()
+    one.leave()
+    assert Store(path).open_tabs() == (["b", "c", "a"], "a")
+
+
+def test_drafts_are_kept_and_odd_text_with_them(path: Path) -> None:
+    store = Store(path)
+    store.create_chat("t \udc80", "t")
+    store.set_draft("t", Draft(text="half \ud800", edit_of=7, edit="other"))
+    assert Store(path).draft("t") == Draft(text="half ?", edit_of=7, edit="other")
+    store.set_draft("t", Draft())
+    assert store.draft("t") == Draft()
+    store.set_settings("t", {"system": "\udc80"})
+    answer = store.add_message("t", "assistant", "x", "streaming")
+    store.update_message(answer, "x", "error", {"error": "quoting \udc80", "more": [{"a": "\ud800"}]})
+    assert store.messages("t")[0].facts == {"error": "quoting ?", "more": [{"a": "?"}]}

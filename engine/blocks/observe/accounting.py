@@ -47,6 +47,10 @@ class Accounting:
         """A step is about to be executed."""
         self.meter.saw_step(step)
 
+    def saw_tokens(self, session: str, count: int) -> None:
+        """So many tokens were told of answers of a session, or came to the beams of a search of it."""
+        self.meter.saw_tokens(session, count)
+
     def apply(self, events: Iterable[PoolEvent], running: Iterable[Sequence]) -> list[ShadowStatus]:
         """The pool changed. Returns the shadows when it is time to look at them again, else nothing."""
         now = self._clock()

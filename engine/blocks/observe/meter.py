@@ -96,7 +96,7 @@ class Meter:
             self._latest[target] = self._account(target, self._latest[source].tenant)
 
     def saw_step(self, step: Step) -> None:
-        """Count the tokens of a step. Before its results are appended: that tells which spans sample."""
+        """Count the prompt tokens of a step."""
         latest = self._latest
         for span in step.spans:
             sequence = span.sequence
@@ -105,8 +105,11 @@ class Meter:
                 account.prompt_tokens_computed += min(span.count, sequence.prompt_len - span.start)
                 if span.start == sequence.cached_tokens and not sequence.preemptions:  # its first chunk
                     account.prompt_tokens_cached += sequence.cached_tokens
-            if span.start + span.count == len(sequence.tokens):  # it samples
-                account.generated_tokens += 1 + len(span.forks)
+
+    def saw_tokens(self, session: str, count: int) -> None:
+        """So many tokens of its answers came. A step that was launched before a stop token was known brings one that
+        nobody is told of, and nobody pays for."""
+        (self._latest.get(session) or self._payer(session)).generated_tokens += count
 
     def apply(self, events: Iterable[PoolEvent], now: float) -> None:
         """Advance to `now` and then let all these events happen at once."""

@@ -47,6 +47,12 @@ def convert(file: GgufFile, directory: Path, progress: Callable[[int, int], None
 
     `progress` gets bytes written and in all. Raises ModelError for a file that this engine could not run.
     """
+    parts, number = file.metadata.get("split.count", 1), file.metadata.get("split.no", 0)
+    if parts not in (0, 1) and isinstance(number, int):
+        raise ModelError(
+            f"{file.path} is part {number + 1} of {parts} of a GGUF file that was split. Parts are not supported: "
+            "join them (llama-gguf-split --merge) and give the whole file."
+        )
     config = _config(file)
     parse_config(config)  # refuses what the decoder does not support before minutes are spent
     tokenizer = build_tokenizer(file.metadata, file.path)
@@ -142,10 +148,12 @@ def _rope(file: GgufFile, value: Callable[..., Any]) -> dict[str, Any]:
         raise ModelError(f"Rotary embedding of a part of each head is not supported ({rotated} of {head_dim}).")
     if _ROPE_FACTORS in file.tensors:
         return {"rope_type": "llama3", "rope_theta": theta, **_llama3(file.read(file.tensors[_ROPE_FACTORS]), theta)}
-    scaling = value("rope.scaling.type", "none")
-    if scaling == "none":
+    # As llama.cpp reads it: no type means linear, an older key may hold the factor, and a factor of 0 means none.
+    scaling = value("rope.scaling.type", "linear")
+    factor = value("rope.scaling.factor", value("rope.scale_linear", 0.0)) or 1.0
+    if scaling == "none" or (scaling == "linear" and factor == 1.0):
         return {"rope_type": "default", "rope_theta": theta}
-    return {"rope_type": scaling, "rope_theta": theta, "factor": value("rope.scaling.factor", 1.0)}
+    return {"rope_type": scaling, "rope_theta": theta, "factor": factor}
 
 
 def _llama3(factors: np.ndarray, theta: float) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from engine.models.registry import read_config
 from engine.process.config import EngineConfig
 from engine.protocol import LoadProgress, ModelInfo
 from kernels.backend import Backend, Form, gpu_backend, start_cpp_backend, torch_backend
+from kernels.cpp import detail as cpp_detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
     if device != "cpu":
         check_gpu(torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
         check_gpu_shape(decoder_config.heads, decoder_config.kv_heads, decoder_config.head_dim)
-    backend = _backend(config, device, progress)
+    backend, kernels_detail = _backend(config, device, progress)
     compiled = backend.rounds_weights
     checkpoint = None if config.random_weights else Checkpoint(path)
     stored = None if checkpoint is None else checkpoint.dtype()
@@ -101,6 +102,7 @@ def load(path: Path, config: EngineConfig, progress: Callable[[LoadProgress], No
         weights_dtype=decoder.weights_dtype(),
         kv_dtype=str(kv_dtype).removeprefix("torch."),
         kernels=backend.name,
+        kernels_detail=kernels_detail,
     )
     return LoadedModel(
         info=info,
@@ -164,33 +166,37 @@ def _cpu_threads() -> int:
     return max(1, min(torch.get_num_threads(), allowed))
 
 
-def _backend(config: EngineConfig, device: str, progress: Callable[[LoadProgress], None]) -> Backend:
-    """The kernels that compute this model. Raises ModelError where only others could do what was asked for."""
+def _backend(config: EngineConfig, device: str, progress: Callable[[LoadProgress], None]) -> tuple[Backend, str]:
+    """The kernels that compute this model, and `ModelInfo.kernels_detail`.
+
+    Raises ModelError where only others could do what was asked for.
+    """
     needed = config.weights_dtype != "auto"
     if device != "cpu":
         if needed:
             raise ModelError(f"weights-dtype {config.weights_dtype} is for CPUs; on {device} weights are in the dtype.")
-        return gpu_backend(device)
+        return gpu_backend(device), ""
     if config.dtype not in ("auto", "float32"):
         if needed:
             raise ModelError(
                 f"weights-dtype {config.weights_dtype} goes with the dtypes auto and float32, not with {config.dtype}."
             )
-        return torch_backend()
+        return torch_backend(), f"they compute in float32 only, and dtype {config.dtype} was asked for"
+
+    def tell(detail: str) -> None:
+        progress(LoadProgress(stage="starting", detail=f"CPU kernels: {detail}"))
+
     if config.cpu_kernels == "torch":
         missing = "they are switched off (cpu-kernels torch)"
     else:
-
-        def tell(detail: str) -> None:
-            progress(LoadProgress(stage="starting", detail=f"CPU kernels: {detail}"))
-
         started = start_cpp_backend(cache_dir() / "kernels", tell, _form_chooser(config))
         if not isinstance(started, str):
-            return started
+            return started, cpp_detail()
         missing = started
     if needed:
         raise ModelError(f"weights-dtype {config.weights_dtype} needs the C++ kernels of the CPU: {missing}.")
-    return torch_backend()
+    tell(f"torch's, which are slower than those in C++: {missing}")
+    return torch_backend(), missing
 
 
 def _form_chooser(config: EngineConfig) -> Callable[[Tensor], Form] | None:

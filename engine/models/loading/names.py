@@ -31,6 +31,8 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _PARTIAL, _LOCK = ".partial-", ".lock-"
 _CONVERSION_VERSION = 1
 """Raised with any change of what conversion writes, so that what an older one wrote is not used."""
+_FILES_VERSION = 2
+"""Raised instead where the change concerns files of people's own, and the built-in models need not be fetched again."""
 
 
 def cache_dir() -> Path:
@@ -93,7 +95,7 @@ def _gguf_file(path: Path, progress: Progress) -> Path:
         stat = path.stat()
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}.") from error
-    identity = f"{path}\n{stat.st_size}\n{stat.st_mtime_ns}"
+    identity = f"{path}\n{stat.st_size}\n{stat.st_mtime_ns}\n{_FILES_VERSION}"
     return _cached(_entry(path.stem, identity), lambda partial: _convert(path, partial, path.stem, progress), progress)
 
 

@@ -7,7 +7,9 @@ less stack than the engine's threads, and limits on time and memory.
 
 from __future__ import annotations
 
+import math
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +21,11 @@ from engine.protocol import Grammar
 from engine.sampling.grammar.errors import GrammarError
 
 TRIAL_SECONDS = 5
+"""Of a processor's time: a busy machine makes no grammar worse."""
+
+_PATIENCE_S = 9.0
+"""Of any clock, for when the machine is very busy."""
+
 SMALL = 4096
 """Characters of a grammar without a trial: none was found that takes more than two seconds, or a fifth of the stack."""
 
@@ -26,17 +33,54 @@ _STACK = 4 * 2**20
 _MEMORY = 2 * 2**30
 
 
-def try_out(grammar: Grammar) -> None:
-    """Raises GrammarError for a grammar that the engine should not compile."""
-    if len(grammar.text) <= SMALL:
-        return
-    command = [sys.executable, "-P", "-m", __name__]
-    try:
-        ended = subprocess.run(command, input=msgspec.json.encode(grammar), timeout=TRIAL_SECONDS, capture_output=True)
-    except subprocess.TimeoutExpired:
-        raise GrammarError(f"it takes more than {TRIAL_SECONDS} seconds to compile; simplify it") from None
-    if ended.returncode:
-        raise GrammarError("it is too large or too deeply nested to compile; simplify it")
+def is_large(grammar: Grammar) -> bool:
+    """Whether it needs a trial."""
+    return len(grammar.text) > SMALL
+
+
+class Trial:
+    """One trial, which another thread may end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.abandoned = False
+        """Nobody wants to know any more."""
+
+    def run(self, grammar: Grammar) -> None:
+        """Raises GrammarError for a grammar that the engine should not compile, and for one that was abandoned."""
+        if self.abandoned:
+            raise GrammarError("nobody waits for it")
+        if not is_large(grammar):
+            return
+        with self._lock:
+            if self.abandoned:
+                raise GrammarError("nobody waits for it")
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(TRIAL_SECONDS)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        with process:
+            try:
+                process.communicate(msgspec.json.encode(grammar), timeout=_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise GrammarError(f"it takes more than {_PATIENCE_S:g} seconds to compile; simplify it") from None
+        if self.abandoned:
+            raise GrammarError("nobody waits for it")
+        if process.returncode == -signal.SIGXCPU:
+            raise GrammarError(f"it takes more than {TRIAL_SECONDS} seconds to compile; simplify it")
+        if process.returncode:
+            raise GrammarError("it is too large or too deeply nested to compile; simplify it")
+
+    def abandon(self) -> None:
+        """Its process is ended, or never started."""
+        with self._lock:
+            self.abandoned = True
+            if self._process is not None:
+                self._process.kill()
 
 
 class _Bytes:
@@ -58,7 +102,9 @@ def main() -> None:
     from engine.sampling.grammar.compile import LIMITS, in_llguidance
 
     grammar = msgspec.json.decode(sys.stdin.buffer.read(), type=Grammar)
-    resource.setrlimit(resource.RLIMIT_CPU, (TRIAL_SECONDS + 1, TRIAL_SECONDS + 1))  # should the engine go away
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = math.ceil(used.ru_utime + used.ru_stime) + int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     tokenizer: Any = TokenizerWrapper(_Bytes())
     LLMatcher(LLTokenizer(tokenizer), in_llguidance(grammar), limits=LIMITS, log_level=0).compute_bitmask()

@@ -1,38 +1,33 @@
 // Products of 4- and 8-bit weights with inputs rounded to whole numbers: the CPU multiplies and adds four pairs of bytes a
-// lane in one instruction, or in two. Each row's inputs are rounded by themselves, and sums of whole numbers are exact, so
-// a row's result is the same whatever stands beside it.
+// lane in one instruction, or in two (instructions.h). Each row's inputs are rounded by themselves, and sums of whole numbers
+// are exact, so a row's result is the same whatever stands beside it.
 //
-//   input    x = q * scale, 32 inputs share a scale; for 4-bit weights q in -127 .. 127; for 8-bit ones, which are there
-//            to be exact, q = 128 * high + low in -16,256 .. 16,256
+//   input    x = q * scale, where 32 inputs share a scale. For 4-bit weights q is in -127 .. 127; for 8-bit ones, which are
+//            there to be exact, q = 128 * high + low is in -16,256 .. 16,256
 //   product  sum over groups of w_scale * x_scale * (sum of w_q * q) + w_least * x_sum
 #pragma once
 
+#include "instructions.h"
 #include "weights.h"
-
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__AVX2__)
-#include <immintrin.h>
-#endif
 
 namespace {
 
-// One row's 32 inputs, for 4-bit weights.
+// The 32 inputs of a group and a row, for 4-bit weights. `sum` is that of the inputs.
 struct Inputs4 {
     int8_t low[GROUP];
     float scale, sum;
 };
 
-// The same for 8-bit weights, which are held 128 too large: `offset` is -128 times the sum of q.
+// The same for 8-bit weights. They are held 128 too large, and `offset`, -128 times the sum of q, makes up for that.
 struct Inputs8 {
     int8_t low[GROUP], high[GROUP];
     float scale;
     int32_t offset;
 };
 
-typedef int8_t Bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
-
-// 32 numbers as q of up to `limit`; returns the scale, and the sum of q.
+// Rounds 32 numbers to q of up to `limit`. Returns the scale; `sum` becomes the sum of q.
 inline float round_group(const float* x, float limit, Ints* q, int32_t& sum) {
-    Ints most{};  // as whole numbers sizes are in the same order, and what is no number is the largest
+    Ints most{};  // sizes are in the same order as whole numbers, where NaN is the largest
     for (int k = 0; k < GROUP; k += LANES) {
         const Ints size = (Ints)load(x + k) & 0x7FFFFFFF;
         most = size > most ? size : most;
@@ -44,7 +39,7 @@ inline float round_group(const float* x, float limit, Ints* q, int32_t& sum) {
     const float inverse = top > 1e-30f ? limit / top : 0;
     Ints total{};
     for (int k = 0; k < GROUP; k += LANES) {
-        q[k / LANES] = (Ints)(load(x + k) * inverse + all(12582912.0f)) - 0x4B400000;  // to nearest: 1.5 * 2^23 is added
+        q[k / LANES] = (Ints)(load(x + k) * inverse + all(12582912.0f)) - 0x4B400000;  // adding 1.5 * 2^23 rounds to the nearest
         total += q[k / LANES];
     }
     sum = 0;
@@ -57,7 +52,7 @@ inline void round_to(const float* x, Inputs4& to) {
     int32_t sum;
     to.scale = round_group(x, 127, q, sum);
     to.sum = to.scale * (float)sum;
-    for (int k = 0; k < GROUP; k += LANES) *(Bytes*)(to.low + k) = __builtin_convertvector(q[k / LANES], Bytes);
+    narrow(q, to.low);
 }
 
 inline void round_to(const float* x, Inputs8& to) {
@@ -65,11 +60,13 @@ inline void round_to(const float* x, Inputs8& to) {
     int32_t sum;
     to.scale = round_group(x, 127 * 128, q, sum);
     to.offset = -128 * sum;
-    for (int k = 0; k < GROUP; k += LANES) {
-        const Ints high = (q[k / LANES] + 64) >> 7;
-        *(Bytes*)(to.high + k) = __builtin_convertvector(high, Bytes);
-        *(Bytes*)(to.low + k) = __builtin_convertvector(q[k / LANES] - (high << 7), Bytes);
+    Ints high[GROUP / LANES];
+    for (int i = 0; i < GROUP / LANES; i++) {
+        high[i] = (q[i] + 64) >> 7;
+        q[i] -= high[i] << 7;
     }
+    narrow(high, to.high);
+    narrow(q, to.low);
 }
 
 template <class Inputs>
@@ -82,55 +79,19 @@ void round_row(const float* x, int64_t inputs, Inputs* to) {
     round_to(padded, *to);
 }
 
-// Sums of products: `Dots` holds a lane's, dot(sums, w, x) adds those of a word of weights, unsigned bytes, with four inputs.
-#if defined(__AVX512VNNI__) && defined(__AVX512F__)
-#define PAGECHAT_DOTS 8
-constexpr int MOST_DOT_ROWS = 4, DOT_VECTORS = 2;
-typedef Ints Dots;
-inline Dots dot(Dots sums, Words w, int32_t x) {
-    return (Dots)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, _mm512_set1_epi32(x));
-}
-#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
-#define PAGECHAT_DOTS 8
-constexpr int MOST_DOT_ROWS = 4, DOT_VECTORS = 1;
-typedef Ints Dots;
-inline Dots dot(Dots sums, Words w, int32_t x) {
-    return (Dots)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)w, _mm256_set1_epi32(x));
-}
-#elif defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__))
-#define PAGECHAT_DOTS 4  // 32 products of bytes do not fit into the 16 bits that those with 4-bit weights do
-constexpr int MOST_DOT_ROWS = 4, DOT_VECTORS = 1;
-typedef int16_t Dots __attribute__((vector_size(LANES * 4)));
-inline Dots dot(Dots sums, Words w, int32_t x) {
-#if defined(__AVX512BW__)
-    return sums + (Dots)_mm512_maddubs_epi16((__m512i)w, _mm512_set1_epi32(x));
-#else
-    return sums + (Dots)_mm256_maddubs_epi16((__m256i)w, _mm256_set1_epi32(x));
-#endif
-}
-#endif
-
 // Whether weights of this form are multiplied here.
 inline bool takes_dots(int32_t form) {
 #ifdef PAGECHAT_DOTS
     return form == INT4 || (form == INT8 && PAGECHAT_DOTS == 8);
 #else
+    (void)form;
     return false;
 #endif
 }
 
 #ifdef PAGECHAT_DOTS
 
-constexpr int WORDS = GROUP / 4;  // of four bytes each
-
-inline Floats total(Dots sums) {
-#if PAGECHAT_DOTS == 8
-    return __builtin_convertvector(sums, Floats);
-#else
-    const Ints pairs = (Ints)sums;  // of 16-bit sums
-    return __builtin_convertvector((pairs << 16 >> 16) + (pairs >> 16), Floats);
-#endif
-}
+constexpr int WORDS = GROUP / 4;  // a word holds four bytes
 
 inline int32_t four(const int8_t* q, int i) {
     int32_t bytes;
@@ -138,23 +99,14 @@ inline int32_t four(const int8_t* q, int i) {
     return bytes;
 }
 
-// The 16-bit floats in the low halves, whatever the high ones are: in one instruction where there is one.
-inline Floats from_low_fp16(Words bits) {
-#if defined(__AVX512F__)
-    return (Floats)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)bits));
-#else
-    return from_fp16(bits & 0xFFFF);
-#endif
-}
-
-// A group's sum of products with a row, a lane an output.
+// The sums of a group's products with a row; each lane has an output.
 struct Sum4 {
     Dots low;
     void begin(const Inputs4&) { low = Dots{}; }
     void add(Words w, const Inputs4& x, int i) { low = dot(low, w, four(x.low, i)); }
 };
 
-// How a group's weights are had as bytes: word `i` of 8 holds inputs 4 * i .. of an output.
+// How a group's 4-bit weights are taken out as bytes: word `i` of 8 holds the inputs 4 * i .. of an output.
 struct Dots4 {
     typedef Inputs4 Inputs;
     typedef Sum4 Sum;
@@ -167,7 +119,7 @@ struct Dots4 {
     static Floats least(const char* group, int v) { return from_low_fp16(load_words(group + v * LANES * 4) >> 16); }
 };
 
-// 4-bit weights, unpacked: scales, leasts, and bytes.
+// A group of 4-bit weights after `unpack4`: scales, leasts, and bytes.
 struct Unpacked4 {
     typedef Inputs4 Inputs;
     typedef Sum4 Sum;
@@ -181,7 +133,7 @@ struct Unpacked4 {
 struct Sum8 {
     Dots low, high;
     void begin(const Inputs8& x) {
-        low = Dots{} + x.offset;
+        low = Dots{} + (SIGNED_WEIGHTS ? 0 : x.offset);
         high = Dots{};
     }
     void add(Words w, const Inputs8& x, int i) {
@@ -194,7 +146,10 @@ struct Dots8 {
     typedef Inputs8 Inputs;
     typedef Sum8 Sum;
     static constexpr int bytes = group_bytes<Int8Weights>;
-    static Words word(const char* group, int i, int v) { return load_words(group + (1 + i) * COLUMNS * 4 + v * LANES * 4); }
+    static Words word(const char* group, int i, int v) {
+        const Words bytes = load_words(group + (1 + i) * COLUMNS * 4 + v * LANES * 4);
+        return SIGNED_WEIGHTS ? bytes ^ 0x80808080 : bytes;  // taking 128 off each byte
+    }
     static Floats scale(const char* group, int v) { return load((const float*)group + v * LANES); }
 };
 #endif
@@ -209,7 +164,7 @@ inline void unpack4(const char* group, int64_t groups, char* to) {
         }
 }
 
-// A group's products with a row, added to the row's sum.
+// Adds a group's products with a row to the row's sum.
 template <class Weights>
 void finish(const char* group, int v, const Sum4& dots, const Inputs4& x, Floats& sum) {
     sum += (Weights::scale(group, v) * x.scale) * total(dots.low);
@@ -263,13 +218,14 @@ void accumulate_dot_rows(
         if (rows) accumulate_dot_rows<Weights, R - 1>(panel, groups, x, stride, rows, sums);
 }
 
-// sums [rows][32] = rows first .. of the rounded inputs [..][groups] * one panel.
+// sums [rows][32] = the rows from `first` on of the rounded inputs [..][groups] * one panel.
 inline void multiply_dots(
     int32_t form, const char* panel, int64_t groups, const void* rounded, int64_t first, int64_t rows, float* sums
 ) {
-    constexpr int BLOCK = 16;   // groups unpacked at a time: 20 KiB
-    constexpr int DIRECT = 32;  // rows up to which unpacking them for each few rows anew takes less time
+    constexpr int BLOCK = 16;   // groups that are unpacked at a time, which takes 20 KiB
+    constexpr int DIRECT = 32;  // up to so many rows, unpacking for each few of them anew takes less time
     memset(sums, 0, rows * COLUMNS * sizeof(float));
+    (void)form;  // some CPUs multiply only one form here
 #if PAGECHAT_DOTS == 8
     if (form == INT8)
         return accumulate_dot_rows<Dots8>(panel, groups, (const Inputs8*)rounded + first * groups, groups, rows, sums);

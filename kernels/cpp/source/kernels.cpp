@@ -1,16 +1,17 @@
-// The functions that Python calls, each one team of threads from its first line to its last.
+// The functions that Python calls. Each runs one team of threads from its first line to its last.
 //
-// Plain C: pointers to what torch tensors hold. kernels/cpp/library.py declares the same structures.
+// Their interface is plain C, with pointers to what torch tensors hold. kernels/cpp/library.py declares the same structures.
 #include <algorithm>
 
 #include "attention.h"
+#include "rope.h"
 
 namespace {
 
 struct Layer {
     const float* input_norm;
     Linear qkv;
-    const float* q_norm;  // null, as k_norm: none
+    const float* q_norm;  // null, as k_norm is, for models without
     const float* k_norm;
     Linear out;
     const float* mlp_norm;
@@ -40,11 +41,14 @@ void run_attention(
 
 extern "C" {
 
+// The instructions of the CPU that this library uses, in a few words.
+const char* pagechat_instructions() { return INSTRUCTIONS; }
+
 int64_t pagechat_packed_bytes(int32_t form, int64_t outputs, int64_t inputs) {
     return up(outputs, COLUMNS) * up(inputs, GROUP) * bytes_of_group(form);
 }
 
-// `packed` is zeroed, of pagechat_packed_bytes.
+// Packs a weight [outputs, inputs] into `packed`, which holds pagechat_packed_bytes zeros.
 void pagechat_pack(
     int32_t form, const void* weight, int32_t is_bf16, int64_t outputs, int64_t inputs, char* packed, int32_t threads
 ) {
@@ -60,7 +64,7 @@ void pagechat_pack(
             }
 }
 
-// Of the groups of every `step`th output, how many do not lie on a grid of 16 steps.
+// Counts those groups, of every `step`th output, that do not lie on a grid of 16 steps.
 int64_t pagechat_off_grid(const void* weight, int32_t is_bf16, int64_t outputs, int64_t inputs, int64_t step) {
     const Source source{weight, outputs, inputs, is_bf16 != 0};
     int64_t off = 0;
@@ -73,13 +77,13 @@ int64_t pagechat_off_grid(const void* weight, int32_t is_bf16, int64_t outputs, 
     return off;
 }
 
-// The largest whole number that products with weights of this form round their inputs to on this CPU; 0: they do not.
+// The largest whole number to which products with weights of this form round their inputs on this CPU; 0 where they do not.
 int32_t pagechat_input_limit(int32_t form) { return !takes_dots(form) ? 0 : form == INT8 ? 127 * 128 : 127; }
 
-// Floats of memory that a product works in.
+// How many floats of memory a product works in.
 int64_t pagechat_linear_floats(int64_t inputs, int64_t rows) { return rows * inputs + floats_to_round(rows, inputs); }
 
-// x [rows, inputs], normalised first where there is a `norm`.
+// The product of x [rows, inputs], which is normalised first where there is a `norm`.
 void pagechat_linear(
     const Linear* linear, int32_t mode, const float* x, int64_t rows, const float* norm, float eps, float* memory,
     float* out, int32_t threads
@@ -114,7 +118,7 @@ void pagechat_attention(
     run_attention(*plan, *pool, heads, q, q_stride, scale, out, pieces);
 }
 
-// Floats of memory that a step works in, pieces excepted.
+// How many floats of memory a step works in, besides the pieces.
 int64_t pagechat_step_floats(const Decoder* decoder, int64_t tokens) {
     const int64_t heads = 2 * decoder->heads + 2 * decoder->kv_heads;
     const int64_t widest = std::max({decoder->hidden, decoder->intermediate, decoder->heads * decoder->head_dim});
@@ -122,7 +126,7 @@ int64_t pagechat_step_floats(const Decoder* decoder, int64_t tokens) {
            floats_to_round(tokens, widest);
 }
 
-// All layers over `residual` [tokens, hidden], in place; pools[layer].
+// Computes all layers over `residual` [tokens, hidden], in place; pools[layer] is the pool of each.
 void pagechat_layers(
     const Decoder* decoder, const Plan* plan, const Pool* pools, float* residual, float* memory, float* pieces,
     int32_t threads

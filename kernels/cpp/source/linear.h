@@ -5,9 +5,9 @@
 
 namespace {
 
-constexpr int INPUT_BLOCK = 128;    // inputs unpacked at a time: 16 KiB, which stays in the first cache
-constexpr int ROW_BLOCK = 192;      // rows a task computes of a panel
-constexpr int DIRECT_ROWS = MOST_ROWS;  // up to here they are used as they are unpacked, in registers
+constexpr int INPUT_BLOCK = 128;    // inputs that are unpacked at a time; their 16 KiB stay in the first cache
+constexpr int ROW_BLOCK = 192;      // the rows that a task computes of a panel
+constexpr int DIRECT_ROWS = MOST_ROWS;  // up to so many rows, weights are used as they are unpacked, in registers
 
 struct Linear {
     const char* panels;
@@ -59,7 +59,7 @@ void accumulate_rows(
         if (rows) accumulate_rows<Weights, R - 1>(panel, first, end, x, stride, rows, sums);
 }
 
-// Inputs first .. end of a panel as float32 [inputs][32]; both are multiples of 32.
+// Unpacks the inputs first .. end of a panel, both multiples of 32, to float32 [inputs][32].
 template <class Weights>
 void unpack(const char* panel, int64_t first, int64_t end, float* out) {
     constexpr int PER_WORD = 32 / Weights::bits;
@@ -90,10 +90,11 @@ void multiply_panel(const char* panel, int64_t inputs, const float* x, int64_t s
     }
 }
 
-// sums [rows][32] of rows first .. of x, or of its rounded form.
+// sums [rows][32] = the rows from `first` on of x, or of its rounded form, * one panel.
 inline void multiply(
     const Linear& linear, int64_t panel, const float* x, const void* rounded, int64_t first, int64_t rows, float* sums
 ) {
+    (void)rounded;  // not every CPU takes it
     const int64_t inputs = linear.inputs, groups = up(inputs, GROUP);
     const char* data = linear.panels + panel * groups * bytes_of_group(linear.form);
 #ifdef PAGECHAT_DOTS
@@ -110,7 +111,7 @@ inline void multiply(
 
 enum Mode : int32_t { PLAIN = 0, ADD = 1, SWIGLU = 2 };
 
-// What becomes of a panel's sums [rows][32]: out = sums + bias, out += sums + bias, or out = silu(gate) * up.
+// Writes a panel's sums [rows][32] to their places: out = sums + bias, out += sums + bias, or out = silu(gate) * up.
 inline void finish(
     Mode mode, const Linear& linear, int64_t panel, const float* sums, const float* gates, int64_t rows, float* out,
     int64_t width
@@ -138,7 +139,8 @@ inline void finish(
 }
 
 // x [rows, inputs] -> out [rows, outputs], or [rows, outputs / 2] for SWIGLU, whose halves are a multiple of 32 wide.
-// `rounded` is x by `run_round`, for weights that take dots. Called by every thread of a team; returns when all is there.
+// `rounded` is what `run_prepare` made of x, for weights that take dots. Every thread of a team calls it, and it returns when
+// the whole result is there.
 inline void run_linear(
     const Linear& linear, Mode mode, const float* x, const void* rounded, int64_t rows, float* out
 ) {
@@ -175,8 +177,8 @@ inline int64_t floats_to_round(int64_t rows, int64_t inputs) {
     return rows * up(inputs, GROUP) * (int64_t)(sizeof(Inputs8) / sizeof(float));
 }
 
-// Each row of x [rows, inputs] normalised, where there is a `norm`, and rounded, where `linear` needs it, which is to take
-// it next. Returns what it takes: x or `normed`. Called by every thread of a team.
+// Normalises each row of x [rows, inputs], where there is a `norm`, and rounds it, where `linear`, which takes it next, needs
+// that. Returns what `linear` takes: x or `normed`. Every thread of a team calls it.
 inline const float* run_prepare(
     const Linear& linear, const float* x, int64_t rows, const float* norm, float eps, float* normed, void* rounded
 ) {

@@ -1,8 +1,8 @@
 // Weights in panels of 32 outputs, and how a panel's numbers are read.
 //
-//   panel: the weights of 32 outputs   [ group of 32 inputs | group | ... ]      outputs and inputs padded with zeros
-//   group: [ header, 32 words | words ]  a word holds the next inputs' numbers of one output, 32 / bits of them, the
-//                                        first in its lowest bits; 32 words, one an output, stand in a row.
+//   panel: the weights of 32 outputs   [ group of 32 inputs | group | ... ]      zeros pad outputs and inputs
+//   group: [ header, 32 words | words ]  a word holds the numbers of the next inputs of one output, 32 / bits of them, the
+//                                        first in its lowest bits; 32 words, one for each output, stand in a row.
 //                                        Of eight 4-bit numbers the first four are the lower halves of its bytes
 //
 //   float32   no header   w = the word
@@ -10,7 +10,8 @@
 //   int8      scale       w = (q - 128) * scale    q in 1 .. 255, scale float32
 //   int4      scale, min  w = q * scale + min      q in 0 .. 15, both in 16 bits, the scale in the lower half
 //
-// Fields of a word are taken out with shifts in the lane they stand in: widening single bytes costs several times more.
+// Fields of a word are taken out with shifts in the lane where they stand, since widening single bytes costs several times
+// more.
 #pragma once
 
 #include "vectors.h"
@@ -75,8 +76,8 @@ inline int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step; }
 
 // -- packing -----------------------------------------------------------------------------------------------------
 
-// The grid of 16 steps at most that 32 numbers lie on, as a 4-bit file's do, or else the one from their least to their
-// largest. Returns whether they lie on it: within the rounding of both ends and of the number itself to bfloat16.
+// Finds the grid of 16 steps at most on which 32 numbers lie, as those of a 4-bit file do, or else takes the one from their
+// least to their largest. Returns whether they lie on it, within the rounding of both ends and of the number to bfloat16.
 inline bool find_grid(const float* values, float& scale, float& least) {
     float low = values[0], high = values[0];
     for (int k = 1; k < GROUP; k++) {
@@ -97,7 +98,7 @@ inline bool find_grid(const float* values, float& scale, float& least) {
     return false;
 }
 
-// One output's 32 inputs into column `column` of a group.
+// Packs the 32 inputs of one output into the column `column` of a group.
 inline void pack_group(int32_t form, const float* values, char* group, int column) {
     uint32_t* words = (uint32_t*)group + column;
     if (form == FLOAT32) {
@@ -136,7 +137,7 @@ struct Source {
     int64_t outputs, inputs;
     bool is_bf16;
 
-    // Inputs 32 * group .. of one output, zeros past the end.
+    // Reads the 32 inputs of a group of one output; past the end there are zeros.
     void read(int64_t output, int64_t group, float* values) const {
         for (int k = 0; k < GROUP; k++) {
             const int64_t input = group * GROUP + k;

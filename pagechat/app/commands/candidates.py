@@ -30,14 +30,16 @@ async def several(screen: MainScreen, argument: str) -> None:
     if index is None:
         screen.notify("There is no question to answer yet: /several 3 and the question.", markup=False)
         return
-    await conversation.stop(screen.client)
+    await conversation.stop(screen.client, 0)
+    before = list(conversation.messages)
+    index += bool(text) or before[index].role == "user"
     if text:
         conversation.say(text)
-        index += 1
-    else:
-        index += conversation.messages[index].role == "user"
-        record(screen, conversation, "several answers")
     screen.sender.several(conversation, index, number)
+    if text:
+        screen.undo.no_redo()
+    else:
+        record(screen, conversation, "several answers", before)
     await screen.follow()
 
 
@@ -52,9 +54,10 @@ async def pick(screen: MainScreen, argument: str) -> None:
     if not 1 <= number <= len(answer.candidates):
         screen.notify(f"Pick one of 1 to {len(answer.candidates)}.", severity="warning", markup=False)
         return
-    await conversation.stop(screen.client)
-    record(screen, conversation, "choice of an answer")
-    conversation.set_messages([*conversation.messages[:-1], choosing.picked(answer, number - 1)])
+    await conversation.stop(screen.client, 0)
+    before = list(conversation.messages)
+    conversation.set_messages([*before[:-1], choosing.picked(answer, number - 1)])
+    record(screen, conversation, "choice of an answer", before)
     screen.to_composer()
     await screen.follow()
 
@@ -67,7 +70,9 @@ async def others(screen: MainScreen, argument: str) -> None:
     if conversation.choosing or again is None:
         screen.notify("The last answer came alone. /several 3 asks for three.", markup=False)
         return
-    conversation.set_messages([*conversation.messages[:-1], again])
+    before = list(conversation.messages)
+    conversation.set_messages([*before[:-1], again])
+    record(screen, conversation, "new choice of an answer", before)
     await screen.follow()
 
 

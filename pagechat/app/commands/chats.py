@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pagechat.app.boundary import answered as patient
 from pagechat.app.chat_settings import PRESETS, ChatSettings
+from pagechat.app.client_api import Client
 from pagechat.app.commands import Command
+from pagechat.app.commands.messages import bring
 from pagechat.app.commands.presets import configure
 from pagechat.app.conversation import Conversation
+from pagechat.app.presets import PresetError
 from pagechat.app.screens.dialogs import AskLine, Confirm
 from pagechat.app.screens.history import HistoryScreen
 from pagechat.app.screens.settings import SettingsScreen
+from pagechat.app.undo import CannotUndo
 from pagechat.client import ClientError
 from pagechat.store import StoreError
 
@@ -25,7 +31,7 @@ async def new(screen: MainScreen, argument: str) -> None:
     screen.tabs.new()
     await screen.switched()
     if argument:
-        screen.composer.text = argument
+        screen.write(argument)
 
 
 def history(screen: MainScreen, argument: str) -> None:
@@ -46,6 +52,8 @@ async def _history(screen: MainScreen, words: str) -> None:
             return
         conversation = await screen.tabs.open(choice.chat_id)
         await screen.switched()
+        if conversation.elsewhere:
+            screen.notify("Open in another window too (= in its tab): what is said there appears here.", markup=False)
         if choice.message_id is not None:
             await screen.show_message(conversation, choice.message_id)
     except StoreError as error:
@@ -56,13 +64,20 @@ def rename(screen: MainScreen, argument: str) -> None:
     conversation = screen.tabs.active
     before = conversation.title
 
-    async def back() -> None:
-        conversation.rename(before)
+    async def named(title: str, expected: str) -> None:
+        await bring(screen, conversation)
+        if conversation.title != expected:
+            raise CannotUndo("The chat has got another name since.")
+        conversation.rename(title)
+        screen.show_tabs()
 
     def renamed(title: str | None) -> None:
         if title:
             conversation.rename(title)
-            screen.undo.add("another name for a chat", back)
+            after = conversation.title
+            screen.undo.add(
+                f"another name for {before or 'a new chat'}", lambda: named(before, after), lambda: named(after, before)
+            )
             screen.show_tabs()
 
     if argument:
@@ -71,7 +86,7 @@ def rename(screen: MainScreen, argument: str) -> None:
         screen.app.push_screen(AskLine("Name of this chat", conversation.title), renamed)
 
 
-def close(screen: MainScreen, argument: str) -> None:
+async def close(screen: MainScreen, argument: str) -> None:
     conversation = screen.tabs.active
 
     def answered(yes: bool | None) -> None:
@@ -82,56 +97,88 @@ def close(screen: MainScreen, argument: str) -> None:
         question = Confirm("Stop the answer and close?", "What is written so far is kept.", "Stop and close", "Stay")
         screen.app.push_screen(question, answered)
     else:
-        answered(True)
+        await close_tab(screen, conversation)
 
 
 async def close_tab(screen: MainScreen, conversation: Conversation) -> None:
     """Close a tab such that it can come back. Its blocks become cached: the memory is there for others."""
-    if conversation not in screen.tabs.conversations:
+    index = await _close(screen, conversation)
+    if index is None or conversation.blank:
         return
-    await conversation.stop(screen.client)
+
+    async def back() -> None:
+        screen.tabs.reopen(conversation, index)
+        await screen.switched()
+
+    async def again() -> None:
+        await _close(screen, conversation)
+
+    screen.undo.add(
+        f"close of {conversation.label}", back, again, lambda: screen.tabs.find(conversation.id) is not None
+    )
+
+
+async def _close(screen: MainScreen, conversation: Conversation) -> int | None:
+    """Where the tab was; None when it is not open."""
+    if conversation not in screen.tabs.conversations:
+        return None
+    await conversation.stop(screen.client, 0)
     index = screen.tabs.close(conversation)
-    if not conversation.blank:
-
-        async def back() -> None:
-            screen.tabs.reopen(conversation, index)
-            await screen.switched()
-
-        screen.undo.add(f"close of {conversation.label}", back)
-    if screen.client is not None:
-        with contextlib.suppress(ClientError):  # one that the engine does not know holds nothing
-            await screen.client.manage_session("close", conversation.id)
+    conversation.pinned = False
+    client = screen.client
+    if client is not None and not conversation.elsewhere:
+        screen.run_worker(_release(client, conversation.id), group="release")
     await screen.switched()
+    return index
 
 
-async def delete(screen: MainScreen, argument: str) -> None:
+async def _release(client: Client, session: str) -> None:
+    with contextlib.suppress(ClientError):  # one that the engine does not know holds nothing
+        await patient(client.manage_session("close", session))
+
+
+def delete(screen: MainScreen, argument: str) -> None:
     conversation = screen.tabs.active
     if not conversation.blank:
-        await _delete(screen, conversation.id, conversation.label)
+        screen.run_worker(_delete(screen, conversation.id, conversation.label), group="delete")
 
 
 async def _delete(screen: MainScreen, chat_id: str, title: str) -> None:
-    keeper = screen.keeper
+    keeper, store = screen.keeper, screen.keeper.store
     was_open = screen.tabs.find(chat_id)
-    if was_open is not None:
-        await close_tab(screen, was_open)
-        await keeper.flush()
+    index: int | None = None
+
+    async def hide() -> None:
+        nonlocal index
+        if was_open is not None and was_open in screen.tabs.conversations:
+            await was_open.stop(screen.client, 0)
+            await keeper.flush()  # all of it can come back then
+            if keeper.trouble:
+                raise StoreError(keeper.trouble)
+        await keeper.call(store.hide_chat, chat_id)
+        if was_open is not None:
+            index = await _close(screen, was_open)
 
     async def back() -> None:
-        await keeper.call(keeper.store.hide_chat, chat_id, False)
+        if not await keeper.call(store.hide_chat, chat_id, False):
+            raise CannotUndo(f"{title} is gone for good.")
         if was_open is not None:
-            await screen.tabs.open(chat_id)
+            screen.tabs.reopen(was_open, index or 0)
             await screen.switched()
 
-    await keeper.call(keeper.store.hide_chat, chat_id)
-    screen.undo.add(f"delete of {title}", back)
+    try:
+        await hide()
+    except StoreError as error:
+        screen.notify(f"Not deleted: {error}", severity="error", markup=False)
+        return
+    screen.undo.add(f"delete of {title}", back, hide)
     screen.notify(f"Deleted: {title}\nalt+z brings it back, until pagechat is left.", markup=False)
 
 
 async def move(screen: MainScreen, step: int) -> None:
     screen.tabs.move(step)
     screen.show_tabs()
-    await screen.remember_tabs()
+    screen.remember_tabs()
 
 
 async def step(screen: MainScreen, by: int) -> None:
@@ -139,24 +186,39 @@ async def step(screen: MainScreen, by: int) -> None:
     await screen.switched()
 
 
-async def pin(screen: MainScreen, argument: str) -> None:
+def pin(screen: MainScreen, argument: str) -> None:
     """The engine never takes the blocks of a pinned chat for others."""
-    conversation, client = screen.tabs.active, screen.client
-    if client is None:
+    if screen.client is None:
         screen.notify("The engine is not ready yet.", severity="warning", markup=False)
-        return
-    try:
-        reply = await client.manage_session("unpin" if conversation.pinned else "pin", conversation.id)
-    except ClientError as error:
-        screen.notify(str(error), severity="error", markup=False)
-        return
+    else:
+        screen.run_worker(_pin(screen, screen.tabs.active, screen.client), group="pin")
+
+
+async def _pin(screen: MainScreen, conversation: Conversation, client: Client) -> None:
+    reply = await patient(client.manage_session("unpin" if conversation.pinned else "pin", conversation.id))
     if reply.ok:
         conversation.pinned = not conversation.pinned
         conversation.changed()
         state = "pinned: its blocks stay in memory" if conversation.pinned else "no longer pinned"
         screen.notify(f"This chat is {state}.", markup=False)
+    elif conversation.pinned:  # by another engine, which has ended
+        conversation.pinned = False
+        conversation.changed()
+        screen.notify("This chat is no longer pinned: the engine holds no blocks of it.", markup=False)
     else:
         screen.notify("This chat holds no blocks yet; pin it after its first answer.", markup=False)
+
+
+async def learn_pins(client: Client, conversations: Sequence[Conversation]) -> None:
+    """Which chats are pinned is the engine's to say: it may be another one now, or another window may have asked."""
+    try:
+        pinned = {one.session for one in await patient(client.sessions()) if one.pinned}
+    except ClientError:
+        return
+    for conversation in conversations:
+        if conversation.pinned != (conversation.id in pinned):
+            conversation.pinned = not conversation.pinned
+            conversation.changed()
 
 
 def settings(screen: MainScreen, argument: str) -> None:
@@ -188,13 +250,33 @@ def system(screen: MainScreen, argument: str) -> None:
         settings(screen, "")
 
 
-async def undo(screen: MainScreen, argument: str) -> None:
+def undo(screen: MainScreen, argument: str) -> None:
+    screen.run_worker(_undo(screen), group="undo")
+
+
+async def _undo(screen: MainScreen) -> None:
     try:
         what = await screen.undo.undo()
-    except StoreError as error:
+    except (StoreError, PresetError, CannotUndo) as error:
         screen.notify(f"Not taken back: {error}", severity="error", markup=False)
-        return
-    screen.notify(f"Taken back: {what}" if what else "There is nothing to take back.", markup=False)
+    else:
+        told = f"Taken back: {what}\nalt+y does it again." if what else "There is nothing to take back."
+        screen.notify(told, markup=False)
+    await screen.show_active()
+
+
+def redo(screen: MainScreen, argument: str) -> None:
+    screen.run_worker(_redo(screen), group="undo")
+
+
+async def _redo(screen: MainScreen) -> None:
+    try:
+        what = await screen.undo.redo()
+    except (StoreError, PresetError, CannotUndo) as error:
+        screen.notify(f"Not done again: {error}", severity="error", markup=False)
+    else:
+        told = f"Done again: {what}\nalt+z takes it back." if what else "There is nothing to do again."
+        screen.notify(told, markup=False)
     await screen.show_active()
 
 
@@ -256,4 +338,5 @@ COMMANDS = (
     ),
     Command("chat.pin", "Pin chat", "Keep its blocks in memory, whatever happens; again: not", pin, GROUP, slash="pin"),
     Command("undo", "Undo", "Take the last change back: close, delete, edit, ...", undo, GROUP, "alt+z", slash="undo"),
+    Command("redo", "Redo", "Do again what was taken back", redo, GROUP, "alt+y,alt+Z", slash="redo"),
 )

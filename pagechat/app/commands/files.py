@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pagechat.app import transfer
 from pagechat.app.commands import Command
+from pagechat.app.conversation import Conversation
 from pagechat.app.screens.dialogs import AskLine
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def export(screen: MainScreen, argument: str) -> None:
 
     def named(name: str | None) -> None:
         if name:
-            screen.run_worker(_write(screen, Path(name).expanduser()), group="files")
+            screen.run_worker(_write(screen, conversation, name), group="files")
 
     if argument:
         named(argument)
@@ -33,12 +34,12 @@ def export(screen: MainScreen, argument: str) -> None:
         screen.app.push_screen(AskLine(question, str(transfer.default_file(conversation.title))), named)
 
 
-async def _write(screen: MainScreen, path: Path) -> None:
-    conversation = screen.tabs.active
-    text = transfer.exported(path, conversation.title, conversation.settings, conversation.messages)
+async def _write(screen: MainScreen, conversation: Conversation, name: str) -> None:
     try:
+        path = _path(name)
+        text = transfer.exported(path, conversation.title, conversation.settings, conversation.messages)
         await asyncio.to_thread(transfer.write_new, path, text)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         screen.notify(f"Not exported: {error}", severity="error", markup=False)
     else:
         screen.notify(f"Exported to {path}", markup=False)
@@ -47,7 +48,7 @@ async def _write(screen: MainScreen, path: Path) -> None:
 def import_(screen: MainScreen, argument: str) -> None:
     def named(name: str | None) -> None:
         if name:
-            screen.run_worker(_read(screen, Path(name).expanduser()), group="files")
+            screen.run_worker(_read(screen, name), group="files")
 
     if argument:
         named(argument)
@@ -55,9 +56,9 @@ def import_(screen: MainScreen, argument: str) -> None:
         screen.app.push_screen(AskLine("Import a chat from", str(Path.home()) + "/"), named)
 
 
-async def _read(screen: MainScreen, path: Path) -> None:
+async def _read(screen: MainScreen, name: str) -> None:
     try:
-        imported = await asyncio.to_thread(transfer.read, path)
+        imported = await asyncio.to_thread(transfer.read, _path(name))
     except (OSError, ValueError) as error:
         screen.notify(f"Not imported: {error}", severity="error", markup=False)
         return
@@ -65,6 +66,14 @@ async def _read(screen: MainScreen, path: Path) -> None:
     screen.tabs.insert(conversation)
     await screen.switched()
     screen.notify(f"Imported: {len(conversation.messages):,} messages", markup=False)
+
+
+def _path(name: str) -> Path:
+    """Raises ValueError in words."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{name}: there is no such user here") from None
 
 
 COMMANDS = (

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pagechat.app import prose
+from pagechat.app.boundary import answered
+from pagechat.app.client_api import Client
 from pagechat.app.commands import Command
 from pagechat.app.conversation import Conversation
+from pagechat.app.message import Message
 from pagechat.app.screens.facts import FactsScreen
 from pagechat.app.token_spans import end_of
 from pagechat.app.transfer import to_markdown
-from pagechat.client import ClientError
+from pagechat.app.undo import CannotUndo, exchanged
 
 if TYPE_CHECKING:
     from pagechat.app.screens.main import MainScreen
@@ -40,9 +44,10 @@ async def retry(screen: MainScreen, argument: str) -> None:
         return
     if conversation.messages[index].role == "user":
         index += 1
-    await conversation.stop(screen.client)
-    record(screen, conversation, "another answer")
+    await conversation.stop(screen.client, 0)
+    before = list(conversation.messages)
     screen.sender.regenerate(conversation, index)
+    record(screen, conversation, "another answer", before)
     await screen.follow()
 
 
@@ -54,7 +59,9 @@ async def go_on(screen: MainScreen, argument: str) -> None:
     elif conversation.choosing:
         screen.notify("Pick one of the answers first.", markup=False)
     elif screen.ready_to_ask():
+        before = list(conversation.messages)
         screen.sender.go_on(conversation)
+        record(screen, conversation, "going on with an answer", before)
         await screen.follow()
 
 
@@ -77,23 +84,31 @@ async def fork(screen: MainScreen, argument: str) -> None:
         return
     message = conversation.messages[index]
     child = conversation.fork(index if message.role == "user" else index + 1)
-    shared = 0
-    if screen.client is not None and child.messages:
-        try:
-            tokens = await end_of(screen.client, child, len(child.messages) - 1)
-            reply = await screen.client.manage_session("fork", conversation.id, child.id, tokens)
-            shared = reply.tokens
-        except ClientError as error:
-            screen.notify(str(error), severity="warning", markup=False)
+    client = screen.client if child.messages else None
+    child.preparing = client is not None
     screen.tabs.insert(child)
     await screen.switched()
     if message.role == "user":
-        screen.composer.text = message.content
+        screen.write(message.content)
+    if client is not None:
+        screen.run_worker(_share(screen, client, conversation, child), group="fork")
+    elif child.messages:
+        screen.notify("The engine is not ready: the next answer uses what is cached then.", markup=False)
+
+
+async def _share(screen: MainScreen, client: Client, conversation: Conversation, child: Conversation) -> None:
+    """Have the engine share the blocks; what is asked in the child waits for it."""
+    try:
+        tokens = await answered(end_of(client, child, len(child.messages) - 1))
+        reply = await answered(client.manage_session("fork", conversation.id, child.id, tokens))
+    finally:
+        child.preparing = False
+    shared = reply.tokens
     block_size = screen.view.mirror.block_size if screen.view.mirror else 0
     if shared and block_size:
         blocks = -(-shared // block_size)
         screen.notify(f"{shared:,} tokens in {blocks:,} blocks are shared with it, not copied.", markup=False)
-    elif child.messages:
+    else:
         screen.notify("Its blocks are not in memory now; the next answer uses what is cached.", markup=False)
 
 
@@ -102,10 +117,10 @@ async def delete(screen: MainScreen, argument: str) -> None:
     if index is None:
         return
     if conversation.streaming and index >= len(conversation.messages) - 2:
-        await conversation.stop(screen.client)
-    record(screen, conversation, "delete of a message")
-    messages = conversation.messages
-    conversation.set_messages(messages[:index] + messages[index + 1 :])
+        await conversation.stop(screen.client, 0)
+    before = list(conversation.messages)
+    conversation.set_messages(before[:index] + before[index + 1 :])
+    record(screen, conversation, "delete of a message", before)
     screen.notify("Deleted. alt+z brings it back.", markup=False)
     await screen.show_active()
 
@@ -157,15 +172,33 @@ def last_place(screen: MainScreen, role: str | None = "assistant") -> int | None
     return places[-1] if places else None
 
 
-def record(screen: MainScreen, conversation: Conversation, what: str) -> None:
-    """The messages as they are now come back when a person takes `what` back."""
-    before = list(conversation.messages)
+def record(screen: MainScreen, conversation: Conversation, what: str, before: Sequence[Message]) -> None:
+    """What was done to the messages since they were `before` can be taken back, and done again. What comes later
+    stays."""
+    after = list(conversation.messages)
+    old, new = set(before), set(after)
+    gone, come = [one for one in before if one not in new], [one for one in after if one not in old]
 
-    async def back() -> None:
-        await conversation.stop(screen.client)
-        conversation.set_messages(before)
+    async def exchange(out: list[Message], back: list[Message], order: Sequence[Message], doing: str) -> None:
+        await bring(screen, conversation)
+        if any(one not in conversation.messages for one in out):
+            raise CannotUndo(f"{what} cannot be {doing}: another window has changed these messages since.")
+        if conversation.answer in out:
+            await conversation.stop(screen.client, 0)
+        conversation.set_messages(exchanged(conversation.messages, out, back, order))
 
-    screen.undo.add(what, back)
+    screen.undo.add(
+        f"{what} in {conversation.label}",
+        lambda: exchange(come, gone, before, "taken back"),
+        lambda: exchange(gone, come, after, "done again"),
+    )
+
+
+async def bring(screen: MainScreen, conversation: Conversation) -> None:
+    """A chat to the front, open or not: what is taken back in it is seen. Raises StoreError."""
+    if screen.tabs.active is not conversation:
+        await screen.tabs.open(conversation.id)
+        await screen.switched()
 
 
 COMMANDS = (

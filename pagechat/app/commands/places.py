@@ -10,31 +10,33 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from pagechat.app import found_text, token_spans
+from pagechat.app.boundary import answered
 from pagechat.app.client_api import Client
 from pagechat.app.commands import Command
 from pagechat.app.commands.messages import last_place
 from pagechat.app.conversation import Conversation
 from pagechat.app.message import Message
 from pagechat.app.panels.figures import newest_table
-from pagechat.client import ClientError
 from pagechat.text_safety import sanitize
 
 if TYPE_CHECKING:
     from pagechat.app.screens.main import MainScreen
 
 
-async def blocks_of_message(screen: MainScreen, argument: str) -> None:
+def blocks_of_message(screen: MainScreen, argument: str) -> None:
     """Mark the blocks on the map that hold the chosen message, else the last one."""
     conversation, index, client = screen.tabs.active, last_place(screen, role=None), screen.client
     if index is None or client is None or screen.view.mirror is None:
         screen.notify("There is no message, or no engine, to look at.", markup=False)
         return
-    try:
-        first, end = await token_spans.span_of(client, conversation, index)
-    except ClientError as error:
-        screen.notify(str(error), severity="warning", markup=False)
-        return
+    screen.run_worker(_mark(screen, client, conversation, index), group="places", exclusive=True)
+
+
+async def _mark(screen: MainScreen, client: Client, conversation: Conversation, index: int) -> None:
+    first, end = await answered(token_spans.span_of(client, conversation, index))
     mirror = screen.view.mirror
+    if mirror is None:
+        return
     table = newest_table(mirror, conversation.id)
     size = mirror.block_size
     blocks = table.blocks[first // size : -(-min(end, table.length) // size)] if table else []
@@ -52,27 +54,38 @@ async def blocks_of_message(screen: MainScreen, argument: str) -> None:
     )
 
 
-async def text_of_block(screen: MainScreen, argument: str) -> None:
+def text_of_block(screen: MainScreen, argument: str) -> None:
     """Select the text in its chat that the block under the cursor holds."""
     found = _owner(screen)
     if found is None or screen.client is None:
         screen.notify("No open chat holds this block.", markup=False)
+    else:
+        screen.run_worker(_show_text(screen, screen.client, *found), group="places", exclusive=True)
+
+
+async def _show_text(screen: MainScreen, client: Client, conversation: Conversation, first: int, end: int) -> None:
+    messages = list(conversation.messages)
+    if not messages:
+        screen.notify("The chat has no messages any more: the block holds what was deleted.", markup=False)
         return
-    conversation, first, end = found
-    try:
-        pieces = await token_spans.pieces(screen.client, conversation.context())
-        index, begin = await _message_at(screen.client, conversation, first)
-        stop = await token_spans.end_of(screen.client, conversation, index)
-    except ClientError as error:
-        screen.notify(str(error), severity="warning", markup=False)
+    pieces, (index, begin, stop) = await answered(_span(client, conversation, first))
+    if messages != conversation.messages or conversation not in screen.tabs.conversations:
+        screen.notify("The chat has changed meanwhile. Try it again.", markup=False)
         return
     if conversation is not screen.tabs.active:
         screen.tabs.choose(screen.tabs.conversations.index(conversation))
         await screen.switched()
     screen.set_class(False, "-memory")
     await _select(screen, conversation, index, "".join(pieces[first : min(end, stop)]), "".join(pieces[begin:first]))
-    if end > stop and index + 1 < len(conversation.messages):  # it ends in the message behind
+    if end > stop and index + 1 < len(messages):  # it ends in the message behind
         await _select(screen, conversation, index + 1, "".join(pieces[stop:end]), "", more=True)
+
+
+async def _span(client: Client, conversation: Conversation, first: int) -> tuple[list[str], tuple[int, int, int]]:
+    """(the chat's tokens, (the message that holds token `first`, its first token, the one behind its last))."""
+    pieces = await token_spans.pieces(client, conversation.context())
+    index, begin = await _message_at(client, conversation, first)
+    return pieces, (index, begin, await token_spans.end_of(client, conversation, index))
 
 
 def _owner(screen: MainScreen) -> tuple[Conversation, int, int] | None:
@@ -107,6 +120,8 @@ async def _select(
     screen: MainScreen, conversation: Conversation, index: int, text: str, before: str, more: bool = False
 ) -> None:
     """Select `text` in the message, as a mouse would: ctrl+c copies it, a click lets it go."""
+    if index >= len(conversation.messages):
+        return
     message: Message = conversation.messages[index]
     screen.transcript.focus()
     await screen.transcript.select(message)

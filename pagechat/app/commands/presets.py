@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from pagechat.app.chat_settings import ChatSettings
 from pagechat.app.commands import Command
+from pagechat.app.commands.messages import bring
 from pagechat.app.conversation import Conversation
 from pagechat.app.presets import PresetError, Presets
 from pagechat.app.screens.dialogs import AskLine
 from pagechat.app.screens.presets import PresetsScreen, Wish
+from pagechat.app.undo import CannotUndo
 
 if TYPE_CHECKING:
     from pagechat.app.screens.main import MainScreen
@@ -73,12 +75,17 @@ def configure(screen: MainScreen, conversation: Conversation, wanted: ChatSettin
     """Other settings for a chat, from its next answer on; can be taken back."""
     before = conversation.settings
 
-    async def back() -> None:
-        conversation.configure(before)
+    async def configured(settings: ChatSettings, expected: ChatSettings) -> None:
+        await bring(screen, conversation)
+        if conversation.settings != expected:
+            raise CannotUndo("The settings of this chat have been changed since, in another window.")
+        conversation.configure(settings)
 
     if wanted != before:
         conversation.configure(wanted)
-        screen.undo.add("settings of a chat", back)
+        screen.undo.add(
+            f"settings of {conversation.label}", lambda: configured(before, wanted), lambda: configured(wanted, before)
+        )
     screen.notify(conversation.settings.summary or "The model's own settings.", markup=False)
 
 
@@ -86,9 +93,14 @@ def _delete(screen: MainScreen, name: str) -> None:
     gone = Presets().delete(name)
 
     async def back() -> None:
+        if name in Presets().own():
+            raise CannotUndo(f"There is another preset {name} by now.")
         Presets().save(name, gone)
 
-    screen.undo.add(f"delete of the preset {name}", back)
+    async def again() -> None:
+        Presets().delete(name)
+
+    screen.undo.add(f"delete of the preset {name}", back, again)
     screen.notify(f"Deleted: {name}. alt+z brings it back.", markup=False)
 
 

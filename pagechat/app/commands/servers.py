@@ -79,8 +79,7 @@ async def _change(screen: MainScreen, servers: Servers, wanted: str) -> None:
     if not servers.changing:
         screen.notify(f"{wanted} is on its way already.", markup=False)
         return
-    for chat in screen.tabs.conversations:  # another engine knows nothing of pins, and reads texts otherwise
-        chat.pinned = False
+    for chat in screen.tabs.conversations:  # another engine reads texts otherwise
         chat.changed()
     screen.move_link()
 

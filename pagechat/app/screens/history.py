@@ -39,7 +39,8 @@ class HistoryScreen(ModalScreen[Choice | None]):
         Binding("escape", "dismiss(None)", "Back"),
         Binding("down", "step(1)", show=False),
         Binding("up", "step(-1)", show=False),
-        Binding("ctrl+d,delete", "delete", "Delete", priority=True),
+        Binding("ctrl+d", "delete", "Delete", priority=True),
+        Binding("delete", "delete", show=False),  # in the list; in the input it deletes text
     ]
 
     def __init__(self, chats: list[Chat], open_now: set[str], keeper: Keeper, words: str = "") -> None:
@@ -132,7 +133,7 @@ def found_line(hit: Hit) -> Content:
 
 
 def _title(chat: Chat) -> str:
-    return " ".join(sanitize(chat.title).split()) or "(no title)"
+    return " ".join(sanitize(chat.title).split()) or "(not sent yet)"
 
 
 def age(moment: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -18,8 +18,10 @@ from engine.blocks.observe.mirror import MirrorGap
 from engine.protocol import ModelInfo
 from pagechat.app.block_names import BlockNames
 from pagechat.app.block_texts import BlockTexts
+from pagechat.app.boundary import Unending
 from pagechat.app.client_api import Client
 from pagechat.app.commands.all import BY_ID, COMMANDS, completions, parse_slash
+from pagechat.app.commands.messages import record
 from pagechat.app.conversation import Conversation
 from pagechat.app.gauges import Gauges
 from pagechat.app.keeper import Keeper
@@ -50,6 +52,8 @@ from pagechat.text_safety import sanitize
 TICK_S = 0.05
 TEXTS_EVERY = 10
 """Ticks."""
+LAST_WORD_S = 0.3
+"""How long leaving waits for the last word of the daemon on an answer."""
 
 
 class MainScreen(Screen[None]):
@@ -83,7 +87,7 @@ class MainScreen(Screen[None]):
         self._link: Link | None = None
         self._transcripts: dict[str, Transcript] = {}
         self._shown: Conversation | None = None
-        self._editing: Message | None = None
+        """The chat that the text in the input belongs to."""
         self._pace = Pace()
         self._ticks = 0
         """At which something was drawn."""
@@ -108,6 +112,13 @@ class MainScreen(Screen[None]):
         status = self.link_state.status
         return status.model if status else None
 
+    def meet(self, error: Exception) -> None:
+        """An error that a command ended with is told."""
+        boundary = cast("Unending", self.app).boundary
+        if boundary is None:
+            raise error
+        boundary.meet(error)
+
     @property
     def composer(self) -> Composer:
         return self.query_one(Composer)
@@ -123,7 +134,15 @@ class MainScreen(Screen[None]):
     @property
     def transcript(self) -> Transcript:
         """Of the active chat."""
-        return self._transcripts[self.tabs.active.id]
+        return self._transcript_of(self.tabs.active)
+
+    def _transcript_of(self, conversation: Conversation) -> Transcript:
+        """Made when the chat has none yet: a command may come before the chat was first drawn."""
+        transcript = self._transcripts.get(conversation.id)
+        if transcript is None:
+            transcript = self._transcripts[conversation.id] = Transcript(conversation)
+            self.query_one("#transcripts").mount(transcript)
+        return transcript
 
     def compose(self) -> ComposeResult:
         offered = Completions()
@@ -144,11 +163,18 @@ class MainScreen(Screen[None]):
 
     async def on_mount(self) -> None:
         self.composer.focus()
+        first = self._shown = self.tabs.active
+        for text in await self.keeper.begin():
+            self.call_after_refresh(self.notify, text, timeout=10, markup=False)
         try:
             await self.tabs.restore()
         except StoreError as error:
             text = f"The open chats could not be restored: {error}"  # told when there is a screen to tell it on
             self.call_after_refresh(self.notify, text, severity="error", markup=False)
+        self.note_text()
+        if first.draft and self.tabs.find(first.id) is None:  # somebody types already: that text keeps its place
+            self.tabs.insert(first)
+        self._fill_composer()
         await self.show_active()
         self.set_interval(TICK_S, self._tick)
 
@@ -173,7 +199,7 @@ class MainScreen(Screen[None]):
     async def _tick(self) -> None:
         """Draw one part of the screen: a key that comes meanwhile waits for that part, and not for all of them."""
         if self.sender.pump(self.tabs.conversations):
-            await self.remember_tabs()
+            self.remember_tabs()
         if not self._pace.may_draw():
             return
         self._ticks += 1
@@ -197,10 +223,12 @@ class MainScreen(Screen[None]):
             fresh = round(conversation.rate.tokens_per_s) if state == "streaming" else 0
             rate = fresh if settled or old is None or state != old.state else old.rate
             letter, queued = self.tabs.letter(conversation), len(conversation.queue)
-            tabs.append(Tab(letter, conversation.label, state, rate, queued, conversation.pinned))
+            tabs.append(
+                Tab(letter, conversation.label, state, rate, queued, conversation.pinned, conversation.elsewhere)
+            )
         self.query_one(TabBar).show(tabs, self.tabs.index)
         self.set_class(self.tabs.active.choosing is not None, "-choosing")
-        self.query_one(QueueView).sync(self.tabs.active, self._editing is not None, self.composer.size.width)
+        self.query_one(QueueView).sync(self.tabs.active, self.tabs.active.editing is not None, self.composer.size.width)
 
     def _old_tabs(self) -> list[Tab | None]:
         """What the tab bar shows for each conversation now, as far as the tabs stand in the same places."""
@@ -272,45 +300,82 @@ class MainScreen(Screen[None]):
     @on(Composer.Submitted)
     async def _submitted(self, event: Composer.Submitted) -> None:
         conversation, text = self.tabs.active, event.text
+        if event.chat is not None and event.chat is not conversation:  # sent, and the tab left before this was read
+            event.chat.draft = "\n".join(part for part in (text, event.chat.draft) if part)
+            return
         if not text.strip():
             if conversation.queue:
                 self.sender.release(conversation)
             return
         slash = parse_slash(text)
         if isinstance(slash, str):
+            self.composer.give_back(text)
             self.notify(slash, severity="warning", markup=False)
         elif slash is not None:
-            self.composer.accept()
             await self.action_command(slash[0].id, slash[1])
-        elif self._editing is not None:
-            await self._send_edited(conversation, self._editing, text)
+        elif conversation.editing is not None:
+            await self._send_edited(conversation, conversation.editing, text)
         else:
-            self.composer.accept()
+            self.undo.no_redo()
             self.sender.submit(conversation, text)
             await self.follow()
 
     async def _send_edited(self, conversation: Conversation, message: Message, text: str) -> None:
-        if message not in conversation.messages or not self.ready_to_ask():
+        if message not in conversation.messages:
+            self.end_edit(conversation)
+            self.composer.give_back(text)
+            self.notify("The message is gone; what you wrote can be sent as a new one.", severity="warning")
             return
-        await conversation.stop(self.client)
+        if conversation.followed is not None or not self.ready_to_ask():
+            self.composer.give_back(text)
+            return
+        await conversation.stop(self.client, 0)
         before = list(conversation.messages)
-
-        async def back() -> None:
-            await conversation.stop(self.client)
-            conversation.set_messages(before)
-
-        self.undo.add("edit of a message", back)
-        self._editing = None
-        self.composer.accept()
+        self.end_edit(conversation)
         self.sender.edit(conversation, before.index(message), text)
+        record(self, conversation, "edit of a message", before)
         await self.follow()
 
     def begin_edit(self, conversation: Conversation, message: Message) -> None:
-        """The next text that is sent takes the place of `message`."""
-        self._editing = message
-        self.composer.fill(message.content)
+        """The next text that is sent takes the place of `message`. What was typed comes back after it."""
+        self.note_text()
+        if conversation.editing is not message:
+            self.composer.remember(conversation.edit_text)
+            conversation.editing, conversation.edit_text = message, message.content
+        self._fill_composer()
         self.to_composer()
         self.show_tabs()
+
+    def end_edit(self, conversation: Conversation) -> None:
+        """The message stays, or was replaced; the draft is back."""
+        conversation.editing, conversation.edit_text = None, ""
+        if conversation is self._shown:
+            self._fill_composer()
+        self.show_tabs()
+
+    def note_text(self) -> None:
+        """What stands in the input is the draft of the chat that it belongs to."""
+        chat = self._shown
+        if chat is None:
+            return
+        if chat.editing is not None:
+            chat.edit_text = self.composer.text
+        else:
+            chat.draft = self.composer.text
+
+    def write(self, text: str) -> None:
+        """Text into the input of the active chat, behind what stands there."""
+        chat = self.tabs.active
+        chat.draft = "\n\n".join(part for part in (chat.draft, text) if part)
+        self._fill_composer()
+
+    def _fill_composer(self) -> None:
+        """The input has the text of the active chat from now on."""
+        self._shown = chat = self.tabs.active
+        text = chat.edit_text if chat.editing is not None else chat.draft
+        self.composer.chat = chat
+        if self.composer.text != text:
+            self.composer.fill(text)
 
     def ready_to_ask(self) -> bool:
         """The engine answers now; tells the person when it does not."""
@@ -325,7 +390,7 @@ class MainScreen(Screen[None]):
         await transcript.sync(now=True)
         transcript.anchor()
         self.show_tabs()
-        await self.remember_tabs()
+        self.remember_tabs()
 
     def _take_back(self) -> str | None:
         taken = self.sender.take_back(self.tabs.active)
@@ -334,20 +399,24 @@ class MainScreen(Screen[None]):
 
     @on(TextArea.Changed, "#composer")
     def _typed(self) -> None:
+        self.note_text()
         self.query_one(Completions).offer(completions(self.composer.text) if len(self.composer.text) < 40 else [])
 
     # -- commands ------------------------------------------------------------------------------
 
     async def action_command(self, command_id: str, argument: str = "") -> None:
-        """Run a command of `pagechat.app.commands`."""
-        if command_id == "answer.stop" and self._editing is not None:
-            self._editing = None
-            self.composer.fill("")
-            self.show_tabs()
-            return
-        result = BY_ID[command_id].run(self, argument)
-        if inspect.isawaitable(result):
-            await result
+        """Run a command of `pagechat.app.commands`. What goes wrong in it is told; it raises nothing."""
+        self.note_text()
+        try:
+            if command_id == "answer.stop" and self.tabs.active.editing is not None:
+                self.composer.remember(self.tabs.active.edit_text)
+                self.end_edit(self.tabs.active)
+                return
+            result = BY_ID[command_id].run(self, argument)
+            if inspect.isawaitable(result):
+                await result
+        except Exception as error:
+            self.meet(error)
 
     def copy(self, what: str, text: str) -> None:
         """To the clipboard."""
@@ -379,21 +448,13 @@ class MainScreen(Screen[None]):
 
     async def switched(self) -> None:
         """Another tab is active: show it, with the text that was being written there."""
-        self._swap_drafts()
+        if self._shown is not self.tabs.active:
+            self.note_text()
+            self._fill_composer()
         self.view.redraw_all()
         await self.show_active()
         self.to_composer()
-        await self.remember_tabs()
-
-    def _swap_drafts(self) -> None:
-        if self._shown is self.tabs.active:
-            return
-        if self._shown is not None and self._editing is None:
-            self._shown.draft = self.composer.text
-        self._editing = None
-        if self._shown is not None:
-            self.composer.fill(self.tabs.active.draft)
-        self._shown = self.tabs.active
+        self.remember_tabs()
 
     async def show_message(self, conversation: Conversation, stored_id: int) -> None:
         """Bring a message that a search found into view."""
@@ -410,11 +471,8 @@ class MainScreen(Screen[None]):
             if self._link is not None:
                 self._link.resync()
 
-    async def remember_tabs(self) -> None:
-        try:
-            await self.tabs.remember()
-        except StoreError as error:
-            self.notify(f"Not saved: {error}", severity="error", markup=False)
+    def remember_tabs(self) -> None:
+        self.tabs.remember()
 
     # -- moving about --------------------------------------------------------------------------
 
@@ -458,6 +516,7 @@ class MainScreen(Screen[None]):
         self.call_after_refresh(self._show_texts)
 
     async def leave(self) -> None:
-        """Stop what streams, with its text kept."""
+        """Stop what streams, with its text kept. An engine that stands still is not waited for."""
+        self.note_text()
         client = self._link.client if self._link else None
-        await asyncio.gather(*(conversation.stop(client) for conversation in self.tabs.streaming))
+        await asyncio.gather(*(conversation.stop(client, LAST_WORD_S) for conversation in self.tabs.streaming))

@@ -71,9 +71,9 @@ class Banner(Vertical):
         self.query_one(".buttons").display = state.phase == "failed"
         self.set_class(state.phase in ("failed", "lost"), "-bad")
 
-    def on_button_pressed(self, event: Button.Pressed) -> None:
+    async def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "quit":
-            self.app.exit()
+            await self.app.action_quit()  # as ctrl+q does: everything is saved
         else:
             self.post_message(self.Retry())
 

@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
 
+from pagechat.app.conversation import Conversation
 from pagechat.app.widgets.completions import Completions
 
 HISTORY = 100
@@ -22,7 +23,8 @@ WRAPPED_CHARACTERS = 50_000
 
 
 class Composer(TextArea):
-    """A multi-line input. Posts `Submitted`; the text is cleared by `accept`, so a refused one stays."""
+    """A multi-line input. Enter posts `Submitted` and clears: what is typed next is another text. A text that cannot be
+    sent comes back by `give_back`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Send", priority=False),
@@ -32,9 +34,9 @@ class Composer(TextArea):
     ]
 
     class Submitted(Message):
-        def __init__(self, text: str) -> None:
+        def __init__(self, text: str, chat: Conversation | None) -> None:
             super().__init__()
-            self.text = text
+            self.text, self.chat = text, chat
 
     def __init__(self, completions: Completions, take_back: Callable[[], str | None]) -> None:
         """`take_back` gives the prompt that was queued last, for `up` in an empty input."""
@@ -48,6 +50,8 @@ class Composer(TextArea):
         )
         self._completions = completions
         self._take_back = take_back
+        self.chat: Conversation | None = None
+        """The one that the text is written in."""
         self._sent: list[str] = []
         self._recalled: int | None = None
 
@@ -56,17 +60,27 @@ class Composer(TextArea):
         return super().render_line(y) if self.content_size.width > 0 else Strip.blank(0)
 
     def action_submit(self) -> None:
-        self.post_message(self.Submitted(self.text))
+        text = self.text
+        self.post_message(self.Submitted(text, self.chat))
+        if text.strip():
+            self.remember(text)
+            self.fill("")
 
     def action_newline(self) -> None:
         self.insert("\n")
         self.scroll_cursor_visible()
 
-    def accept(self) -> None:
-        """The text was sent: remember it and clear."""
-        self._sent = [*self._sent[-HISTORY + 1 :], self.text]
+    def remember(self, text: str) -> None:
+        """`up` in an empty input brings it back."""
+        if text.strip():
+            self._sent = [*self._sent[-HISTORY + 1 :], text]
         self._recalled = None
-        self.fill("")
+
+    def give_back(self, text: str) -> None:
+        """It could not be sent: here it is again, before what was typed since."""
+        if self._sent and self._sent[-1] == text:
+            self._sent.pop()
+        self.fill("\n".join(part for part in (text, self.text) if part))
 
     def fill(self, text: str) -> None:
         """Another text, the cursor at its end."""

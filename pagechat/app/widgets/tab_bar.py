@@ -27,6 +27,8 @@ class Tab:
     """Tokens per second, while it streams."""
     queued: int = 0
     pinned: bool = False
+    elsewhere: bool = False
+    """Open in another window too."""
 
     @property
     def text(self) -> str:
@@ -35,10 +37,10 @@ class Tab:
 
     @property
     def tail(self) -> str:
-        """State, speed, and what waits: `●23/s +2`."""
+        """State, speed, and what waits: `●23/s +2`. `^` is pinned, `=` open in another window too."""
         rate = f"{self.rate}/s" if self.rate else ""
         queued = f" +{self.queued}" if self.queued else ""
-        return f"{'^' if self.pinned else ''}{STATE_GLYPHS[self.state]}{rate}{queued}"
+        return f"{'^' if self.pinned else ''}{'=' if self.elsewhere else ''}{STATE_GLYPHS[self.state]}{rate}{queued}"
 
     @property
     def width(self) -> int:

@@ -12,7 +12,9 @@ from engine import models
 from engine.models.loading import names
 from engine.models.loading.load import LoadedModel
 from engine.process.config import EngineConfig
+from engine.protocol import LoadProgress
 from kernels.backend import SpanTable, start_cpp_backend
+from kernels.cpp import detail as cpp_detail
 from pagechat.bench import quality
 from tests.models import tiny_llama
 
@@ -120,3 +122,28 @@ def test_what_cannot_be_had_is_said(tmp_path: Path) -> None:
         load(directory, dtype="bfloat16", weights_dtype="int8")
     with pytest.raises(models.ModelError, match="needs the C\\+\\+ kernels of the CPU: they are switched off"):
         load(directory, cpu_kernels="torch", weights_dtype="int8")
+
+
+@pytest.mark.usefixtures("needs_kernels")
+def test_which_kernels_run_and_why_is_told(tmp_path: Path) -> None:
+    directory = tiny_llama(tmp_path)
+
+    assert load(directory).info.kernels_detail == cpp_detail()
+    assert ", compiled by " in cpp_detail()
+    assert load(directory, cpu_kernels="torch").info.kernels_detail == "they are switched off (cpu-kernels torch)"
+    assert "dtype bfloat16 was asked for" in load(directory, dtype="bfloat16").info.kernels_detail
+
+
+def test_without_a_compiler_it_is_told_at_the_start_why_torch_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernels.cpp.start", lambda cache, tell: "there is no C++ compiler; install g++")
+    told: list[LoadProgress] = []
+    directory = tiny_llama(tmp_path)
+
+    info = models.load(directory, EngineConfig(model=str(directory), device="cpu"), told.append).info
+
+    assert (info.kernels, info.kernels_detail) == ("torch", "there is no C++ compiler; install g++")
+    assert [one.detail for one in told if one.stage == "starting"] == [
+        "CPU kernels: torch's, which are slower than those in C++: there is no C++ compiler; install g++"
+    ]

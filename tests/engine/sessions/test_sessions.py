@@ -89,7 +89,7 @@ def test_a_chat_forked_in_mid_stream_shares_every_block_and_both_go_on() -> None
     for _ in range(4):
         core.step()
     before = core.blocks.pool.available
-    shared = core.fork_session("essay", "essay'")
+    shared = core.live_sessions.fork("essay", "essay'")
     assert shared == 11 + 3
     assert core.blocks.pool.available == before, "a fork takes no block"
     assert tokens_of(run(core)["1"], 0)[-1] == expected_answer([1] * 11, 12)[-1]
@@ -102,7 +102,7 @@ def test_a_fork_shares_the_blocks_of_the_first_tokens_only() -> None:
     core = make_core(32, block_size=4)
     turn(core, "1", [1] * 9, "essay", max_tokens=6)  # 14 tokens with KV, in 4 blocks
     essay = core.sessions.get("essay").resident
-    assert core.fork_session("essay", "early", 6) == 6
+    assert core.live_sessions.fork("essay", "early", 6) == 6
     early = core.sessions.get("early").resident
     assert early.table == essay.table[:2], "two blocks of four, the second one half its own"
     assert [core.blocks.pool.refs[block] for block in essay.table] == [2, 2, 1, 1]
@@ -117,7 +117,7 @@ def test_a_fork_shares_the_blocks_of_the_first_tokens_only() -> None:
 def test_a_fork_of_more_tokens_than_there_are_shares_them_all() -> None:
     core = make_core(32, block_size=4)
     turn(core, "1", [1] * 5, "essay")
-    assert core.fork_session("essay", "all", 1000) == core.sessions.get("essay").resident.computed
+    assert core.live_sessions.fork("essay", "all", 1000) == core.sessions.get("essay").resident.computed
 
 
 def test_an_aborted_turn_leaves_what_was_computed_for_the_next() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+import kernels.cpp as cpp
 from engine.models.loading.names import cache_dir
-from kernels import ops
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cpu_kernels() -> None:
-    problem = ops.start_cpu_kernels(cache_dir() / "kernels", print)
+    problem = cpp.start(cache_dir() / "kernels", print)
     if problem is not None:
         pytest.skip(problem)

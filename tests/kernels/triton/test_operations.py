@@ -7,7 +7,7 @@ import torch
 
 import kernels.torch as plain
 import kernels.triton as triton_kernels
-from kernels.ops import SpanTable
+from kernels.backend import SpanTable
 from kernels.triton import launch
 from kernels.triton.copies import patch_tables
 from kernels.triton.elementwise import embed_tokens

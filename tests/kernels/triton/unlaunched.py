@@ -19,8 +19,8 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
 import kernels.triton as triton_kernels
-from kernels.ops import SamplingRows, SpanTable
-from kernels.sampling import Bias
+from kernels.backend import SpanTable
+from kernels.sampling import Bias, SamplingRows
 from kernels.triton import launch, warm_up
 from kernels.triton.compilations import KERNELS, compilations, compile_together
 from kernels.triton.draw import DeviceRows, draw

@@ -25,7 +25,8 @@ def db(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_app(db: Path, monkeypatch: pytest.MonkeyPatch) -> OpenApp:
-    """`async with open_app(daemon, size=...) as (app, pilot)`: an app that is connected and ready."""
+    """`async with open_app(daemon, size=...) as (app, pilot)`: an app that is connected and ready. It may meet no error
+    that nobody expected, unless `faulty`."""
     monkeypatch.setattr(link, "SUBSCRIBE_S", 0)  # the fake subscribes at once
     monkeypatch.setattr(pace, "SHARE", 100.0)  # the engine is in this process: its work is not the app's
     monkeypatch.setenv("PAGECHAT_CONFIG", str(db.with_name("config.toml")))
@@ -39,12 +40,14 @@ def open_app(db: Path, monkeypatch: pytest.MonkeyPatch) -> OpenApp:
         size: tuple[int, int] = (120, 36),
         ready: bool = True,
         connect: Callable[[], Awaitable[object]] | None = None,
+        faulty: bool = False,
     ) -> AsyncIterator[tuple[PagechatApp, Pilot[None]]]:
         app = PagechatApp(connect or daemon.connect, Store(db))  # type: ignore[arg-type]
         async with app.run_test(size=size, notifications=True) as pilot:
             if ready:
                 await wait_until(pilot, lambda: app.screen is app.main and app.view.mirror is not None)
             yield app, pilot
+            assert app.boundary is None or not app.boundary.unexpected or faulty, app.boundary.unexpected
             await app.leave()
 
     return open_

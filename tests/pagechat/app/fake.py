@@ -317,7 +317,7 @@ class FakeClient:
 
     async def sessions(self) -> list[SessionInfo]:
         self._check()
-        return self.daemon.core.session_infos()
+        return self.daemon.core.live_sessions.infos()
 
     async def manage_session(
         self, action: SessionAction, session: str, target: str = "", tokens: int | None = None
@@ -326,7 +326,7 @@ class FakeClient:
         core, shared = self.daemon.core, 0
         try:
             if action == "fork":
-                shared = core.fork_session(session, target, tokens)
+                shared = core.live_sessions.fork(session, target, tokens)
             elif action == "close":
                 core.sessions.close(session)
             else:

@@ -73,6 +73,8 @@ async def test_a_choice_is_made_again_and_taken_back(open_app: OpenApp) -> None:
         await wait_until(pilot, lambda: told(app)[1] == ("assistant", "answer 3 and so on"))
         await command(app, pilot, "/undo")
         await wait_until(pilot, lambda: app.tabs.active.choosing)
+        await command(app, pilot, "/undo")  # /others
+        await wait_until(pilot, lambda: told(app)[1] == ("assistant", "answer 2 and so on"))
         await command(app, pilot, "/undo")
         await wait_until(pilot, lambda: app.tabs.active.choosing)
         await command(app, pilot, "/undo")

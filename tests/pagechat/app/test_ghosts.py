@@ -31,7 +31,7 @@ def test_a_region_too_small_for_a_cell_is_still_seen() -> None:
 def test_the_pool_itself_is_drawn_in_the_same_scale() -> None:
     pool = Pool(32)
     pool.run("essay", 40, 4)  # 3 blocks
-    pool.core.fork_session("essay", "fork")
+    pool.core.live_sessions.fork("essay", "fork")
     pool.view.apply(pool.core.flush())  # type: ignore[arg-type]
     mirror = pool.view.mirror
     assert mirror is not None

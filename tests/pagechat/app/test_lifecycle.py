@@ -201,7 +201,7 @@ async def test_a_locked_history_is_told_and_the_chat_goes_on(
 
 
 async def test_help_lists_keys_and_legend(open_app: OpenApp) -> None:
-    async with open_app(FakeDaemon(), size=(120, 110)) as (app, pilot):
+    async with open_app(FakeDaemon(), size=(120, 114)) as (app, pilot):
         await pilot.press("f1")
         await wait_until(pilot, lambda: isinstance(app.screen, HelpScreen))
         assert all(word in screen_text(app) for word in ("ctrl+n", "cached: no owner", "ctrl+q"))
@@ -327,6 +327,8 @@ async def test_a_queue_survives_leaving_and_nothing_of_it_is_sent_unseen(open_ap
         await wait_until(pilot, lambda: "Not sent yet when pagechat was left: enter sends" in screen_text(app))
         assert all(line in screen_text(app) for line in ("queued 1  one", "queued 2  two"))
         assert daemon.asked == []
+        assert app.main.composer.text == "three"  # taken back, and not sent
+        app.main.composer.text = ""
         await pilot.press("enter")
         await wait_until(pilot, lambda: len(app.tabs.active.messages) == 4 and not app.tabs.streaming)
         assert [asked[-1].content for asked in daemon.asked] == ["one", "two"]
@@ -344,4 +346,5 @@ async def test_a_chat_whose_only_prompt_was_taken_back_leaves_no_trace(open_app:
         await app.keeper.flush()
         assert len(app.keeper.store.chats()) == 1
         await pilot.press("up")
+        app.main.composer.text = ""
     assert Store(db).chats() == []

@@ -71,7 +71,7 @@ def test_the_inspector_tells_owners_fill_age_and_text() -> None:
     # (43 of the 44 tokens have KV: the last one sampled is in no block yet)
     pool = Pool(text="half\x1b[2J a [/page]\n")
     pool.run("essay", 40, 4)
-    pool.core.fork_session("essay", "fork")
+    pool.core.live_sessions.fork("essay", "fork")
     pool.view.apply(pool.core.flush())  # type: ignore[arg-type]
     pool.now = 90.0
     text = block.content(pool.data(selected=3), 120, 11).plain
@@ -90,7 +90,7 @@ def test_the_table_is_logical_to_physical_and_marks_what_is_shared() -> None:
     text = table.content(pool.data(), 100, 11).plain
     assert "sequence 1: 43 tokens in 3 blocks, 0 shared, 5 slots empty" in text
     assert "0→01 " in text
-    pool.core.fork_session("essay", "fork")
+    pool.core.live_sessions.fork("essay", "fork")
     pool.view.apply(pool.core.flush())  # type: ignore[arg-type]
     assert "2→03*" in table.content(pool.data(active="fork"), 100, 11).plain
     assert "holds no blocks" in table.content(pool.data(active="nobody"), 100, 11).plain
@@ -102,7 +102,7 @@ def test_forks_are_a_tree_with_what_they_share() -> None:
     essay.messages = [Message("user", "one"), Message("assistant", "two"), Message("user", "three")]
     child.messages, child.parent = [Message("user", "one"), Message("assistant", "other")], "essay"
     pool.run("essay", 40, 4)
-    pool.core.fork_session("essay", "fork")
+    pool.core.live_sessions.fork("essay", "fork")
     pool.view.apply(pool.core.flush())  # type: ignore[arg-type]
     lines = forks.content(pool.data(), 100, 11).plain.splitlines()
     assert lines[0].endswith("3 blocks")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from pagechat.client import AsyncEngineClient, RequestFailed
 from pagechat.daemon.misses import describe
 from pagechat.daemon.sessions import saved_session
 from pagechat.protocol import ChatMessage, ChatOptions, Finished
-from tests.daemons import running_front, user
+from tests.daemons import running_front, until, user
 
 pytestmark = pytest.mark.usefixtures("fake_engine")
 
@@ -183,3 +184,16 @@ async def test_status_has_the_shadows_of_every_policy(client: AsyncEngineClient)
     shadows = {shadow.policy: shadow for shadow in (await client.status()).shadows}
     assert set(shadows) == {"paged", "contiguous-max", "contiguous-pow2", "contiguous-oracle"}
     assert shadows["contiguous-max"].reserved_waste > shadows["paged"].reserved_waste
+
+
+async def test_what_a_killed_save_left_is_swept_when_the_front_and_when_an_engine_starts(folders: Path) -> None:
+    folder = saved_session("chat").parent
+    left = folder / f"{'0' * 64}.999999999-0.tmp"
+    left.write_bytes(b"x" * 1000)
+    async with running_front() as front, await AsyncEngineClient.connect() as client:
+        await until(lambda: not left.exists(), "sweep at the start")
+        await client.status()
+        await front.supervisor.ready()
+        left.write_bytes(b"x" * 1000)
+        os.kill(front.supervisor.engine_pid or 0, signal.SIGKILL)
+        await until(lambda: not left.exists(), "sweep after the engine's end")

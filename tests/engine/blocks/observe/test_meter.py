@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.blocks.observe.accounting import Accounting
 from engine.blocks.observe.meter import EARLIER, Meter
 from engine.core import EngineCore
-from engine.protocol import BeamParams, EventKind, PoolEvent, UsageReport, decode_reply, encode
-from tests.engine.fakes import make_core, request, run
+from engine.protocol import BeamParams, EventKind, PoolEvent, StepReport, TokenOutput, UsageReport, decode_reply, encode
+from tests.engine.fakes import expected_answer, make_core, request, run
 
 
 def event(kind: EventKind, block: int, seq: int, index: int, source: int = -1, session: str = "") -> PoolEvent:
@@ -74,20 +73,24 @@ def test_a_cached_block_is_nobodys_until_it_is_hit() -> None:
 # -- any history of the real engine ----------------------------------------------------------------
 
 
+class Clock:
+    """Stands still but for what it is told."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Ledger:
     """The same bill, made the slow way: at each tick, each table entry pays its part of the block's time."""
 
-    def __init__(self, core: EngineCore) -> None:
+    def __init__(self, core: EngineCore, clock: Clock) -> None:
         self.core = core
-        self.now = 0.0
+        self.clock = clock
         self.paid: dict[str, float] = {}
         self.unowned = 0.0
         self.prompt = self.cached = self.generated = 0
-        pool = core.blocks.pool
-        core.accounting = Accounting(pool.num_blocks, core.blocks.block_size, core.max_context, self.clock)
-
-    def clock(self) -> float:
-        return self.now
 
     def wait(self, seconds: float) -> None:
         pool = self.core.blocks.pool
@@ -95,7 +98,7 @@ class Ledger:
             for block in table.blocks:
                 self.paid[table.session] = self.paid.get(table.session, 0.0) + seconds / pool.refs[block]
         self.unowned += seconds * pool.available
-        self.now += seconds
+        self.clock.now += seconds
 
     def do(self, action: Callable[[], Any]) -> None:
         action()
@@ -147,8 +150,9 @@ def test_owners_and_nobody_together_pay_for_every_block_all_the_time(
     operations: list[tuple[tuple[Any, ...], float]],
 ) -> None:
     # given any history: prefix hits, forks, copies on write, beams, preemption, swap, residents, aborts
-    core = make_core(num_blocks, block_size, step_tokens=step_tokens, policy=policy, host_slots=host_slots)
-    ledger = Ledger(core)
+    clock = Clock()
+    core = make_core(num_blocks, block_size, step_tokens=step_tokens, policy=policy, host_slots=host_slots, clock=clock)
+    ledger = Ledger(core, clock)
     core.costs.token_s, core.costs.block_s = 1.0, 1e-9  # swap where there is room for it
     for number, (operation, seconds) in enumerate(operations):
         match operation:
@@ -163,7 +167,7 @@ def test_owners_and_nobody_together_pay_for_every_block_all_the_time(
             case ("abort", back):
                 ledger.do(lambda back=back, number=number: core.abort(str(number - back)))
             case ("fork", source, target) if source != target:
-                ledger.do(lambda source=source, target=target: core.fork_session(source, target))
+                ledger.do(lambda source=source, target=target: core.live_sessions.fork(source, target))
             case ("close", name) if core.sessions.get(name):
                 ledger.do(lambda name=name: core.sessions.close(name))
             case ("step", count):
@@ -173,7 +177,7 @@ def test_owners_and_nobody_together_pay_for_every_block_all_the_time(
         ledger.wait(seconds)
     # then the meter's bill is the slow one
     report = core.accounting.usage(3)
-    assert total(report) == pytest.approx(num_blocks * ledger.now)
+    assert total(report) == pytest.approx(num_blocks * clock.now)
     assert report.unowned_block_seconds == pytest.approx(ledger.unowned)
     assert {name: value for name, value in paid(report).items() if value} == pytest.approx(
         {name: value for name, value in ledger.paid.items() if value}
@@ -216,11 +220,12 @@ def test_four_answers_to_a_prompt_pay_for_computing_it_once() -> None:
 
 
 def test_a_session_forked_from_another_is_charged_to_its_tenant() -> None:
-    core = make_core(32, block_size=4)
-    ledger = Ledger(core)
+    clock = Clock()
+    core = make_core(32, block_size=4, clock=clock)
+    ledger = Ledger(core, clock)
     core.add(request("r", list(range(8)), 4, session="chat", keep=True, tenant="acme"))
     run(core)
-    core.fork_session("chat", "branch")
+    core.live_sessions.fork("chat", "branch")
     core.flush()
     ledger.wait(10.0)
     report = core.accounting.usage(0)
@@ -261,3 +266,67 @@ def test_tenants_long_gone_are_bounded_too() -> None:
         meter.begin(f"s{number}", f"t{number}")
         meter.end(f"s{number}", f"t{number}")
     assert len(meter.usage(0, 1.0).tenants) <= 3 + 3 + 1
+
+
+# -- what clients are told is what they pay for ------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_answer_that_a_stop_token_ends_pays_for_what_was_told(ahead: bool) -> None:
+    # with steps under way, the step after the stop token was counted too
+    stop = expected_answer([1, 2, 3], 9)[4]
+    core = make_core(64, ahead=ahead)
+    for number in range(5):
+        core.add(request(f"r{number}", [1, 2, 3], 9, stop=(stop,), session=f"chat {number % 2}", tenant="acme"))
+    told = sum(len(output.tokens) for outputs in run(core).values() for output in outputs)
+    assert told == 5 * len(expected_answer([1, 2, 3], 9, stop=(stop,)))
+    report = core.accounting.usage(0)
+    assert sum(session.generated_tokens for session in report.sessions) == told
+    assert [tenant.generated_tokens for tenant in report.tenants] == [told]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    ahead=st.booleans(),
+    num_blocks=st.integers(4, 16),
+    stops=st.lists(st.integers(0, 49), max_size=3, unique=True),
+    operations=st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), st.integers(1, 12), st.integers(1, 3)),
+            st.tuples(st.just("abort"), st.integers(0, 4), st.sampled_from([None, 0, 1])),
+            st.tuples(st.just("step"), st.integers(1, 4), st.none()),
+        ),
+        max_size=25,
+    ),
+)
+def test_generated_tokens_of_usage_are_those_told_after_any_history(
+    ahead: bool, num_blocks: int, stops: list[int], operations: list[tuple[str, int, int | None]]
+) -> None:
+    # given any history of ends by stop tokens, aborts of requests and of single answers, and preemptions
+    core = make_core(num_blocks, 2, ahead=ahead, step_tokens=8)
+    told: dict[str, int] = {}
+    reported = 0
+
+    def hear(outputs: list[TokenOutput], report: StepReport | None) -> None:
+        nonlocal reported
+        for output in outputs:
+            told[output.request_id] = told.get(output.request_id, 0) + len(output.tokens)
+        reported += report.generated_tokens if report else 0
+
+    for number, (operation, amount, other) in enumerate(operations):
+        if operation == "add":
+            core.add(request(str(number), [amount, number % 50], 12, stop=tuple(stops), n=other, session=str(number)))
+        elif operation == "abort":
+            output = core.abort(str(number - amount), other)
+            hear([output] if output else [], None)
+        else:
+            for _ in range(amount):
+                hear(*core.step())
+    for _ in range(1000):
+        if not core.has_work:
+            break
+        hear(*core.step())
+    assert not core.has_work
+    usage = {session.name: session.generated_tokens for session in core.accounting.usage(0).sessions}
+    assert {name: count for name, count in usage.items() if count} == {n: c for n, c in told.items() if c}
+    assert sum(usage.values()) == reported

@@ -153,6 +153,36 @@ def test_llama3_rope_is_recovered_from_its_factors(original: Path, tmp_path: Pat
     }
 
 
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"llama.rope.scale_linear": 4.0}, {"rope_type": "linear", "factor": 4.0}),  # before August 2023
+        ({"llama.rope.scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        (
+            {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
+            {"rope_type": "linear", "factor": 4.0},
+        ),
+        ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, {"rope_type": "default"}),
+        ({"llama.rope.scale_linear": 0.0}, {"rope_type": "default"}),
+        ({"llama.rope.scaling.type": "linear"}, {"rope_type": "default"}),
+    ],
+)
+def test_linear_rope_is_read_as_llama_cpp_reads_it(
+    metadata: dict[str, Any], expected: dict[str, Any], original: Path, tmp_path: Path
+) -> None:
+    path = write_gguf(original, tmp_path / "tiny.gguf", metadata=metadata)
+
+    rope = json.loads((converted(path, tmp_path) / "config.json").read_text())["rope_parameters"]
+
+    assert rope == {"rope_theta": 10_000.0, **expected}
+
+
+def test_a_part_of_a_split_file_is_refused_as_what_it_is(original: Path, tmp_path: Path) -> None:
+    path = write_gguf(original, tmp_path / "tiny.gguf", metadata={"split.no": 1, "split.count": 3})
+
+    assert "part 2 of 3" in refused(path, tmp_path)
+
+
 def test_unknown_rope_factors_are_refused(original: Path, tmp_path: Path) -> None:
     factors = {"rope_freqs.weight": np.linspace(1, 3, 8, dtype=np.float32)}
 

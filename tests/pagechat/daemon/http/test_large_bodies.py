@@ -225,7 +225,7 @@ async def test_one_tenants_large_work_takes_turns_with_anothers() -> None:
     await asyncio.sleep(0)
     with pytest.raises(RequestError) as caught:
         await heavy.run("alice", work, "one too many")
-    assert caught.value.code == "busy"
+    assert caught.value.code == "overloaded"
     cancelled = asyncio.create_task(one("bob", "never"))
     second = [asyncio.create_task(one("bob", "b0"))]
     await asyncio.sleep(0)
