@@ -18,7 +18,7 @@ from pagechat.daemon.http.address import Address
 from pagechat.daemon.http.door import HttpDoor, HttpPlan
 from pagechat.daemon.supervisor import Patience
 from pagechat.remote import FILE
-from tests.daemons import running_front, whole
+from tests.daemons import running_front, until, whole
 
 pytestmark = pytest.mark.usefixtures("fake_engine")
 GENERIC = (
@@ -73,3 +73,18 @@ async def test_the_words_of_a_fault_stay_on_this_machine(folders: Path, caplog: 
                 answer = await http.post("/v1/completions", json=body)
                 assert answer.status_code == 503
                 assert re.search(GENERIC, answer.json()["error"]["message"])
+
+
+async def test_who_asks_for_health_is_not_told_what_an_exception_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ENGINE_LOAD", "fail")
+    door = HttpDoor.listen(HttpPlan(address=Address("127.0.0.1", 0)))
+    async with running_front(http=door) as front, httpx2.AsyncClient(base_url=door.url, timeout=20) as http:
+        await until(lambda: front.supervisor.state == "failed", "failure")
+        assert "no such model" in (front.supervisor.error or "")
+        assert "no such model" in front.supervisor.words
+        for path in ("/health", "/ready", "/v1/models", "/v1/pool"):
+            answer = await http.get(path)
+            assert "the engine failed" in answer.text
+            assert "no such model" not in answer.text
+        answer = await http.post("/v1/completions", json={"prompt": "x"})
+        assert (answer.status_code, "no such model" in answer.text) == (503, False)
