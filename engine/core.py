@@ -23,10 +23,11 @@ from engine.protocol import AddRequest, BlockContent, GetBlock, Snapshot, StepRe
 from engine.requests.limits import Limits
 from engine.requests.live import Requests
 from engine.requests.outputs import OutputProcessor
-from engine.requests.sequence import Sequence, Step
+from engine.requests.sequence import Sequence
 from engine.scheduling.async_steps import AsyncSteps, Runner
 from engine.scheduling.preemption import PreemptionCosts
 from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step import ScheduledStep
 from engine.sessions.live import LiveSessions
 from engine.sessions.residents import Sessions
 
@@ -158,7 +159,7 @@ class EngineCore:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _launch(self, step: Step, started: float) -> None:
+    def _launch(self, step: ScheduledStep, started: float) -> None:
         self.accounting.saw_step(step)
         for sample in self._steps.launch(step, started).samples:
             if sample.promised and self._outputs.is_full(sample.sequence, sample.place + 1):
@@ -184,7 +185,7 @@ class EngineCore:
         )
         return self.requests.fail(sequence, "overloaded" if pinned else "too_long", text)
 
-    def _learn_costs(self, step: Step, result: StepResult, duration: float) -> None:
+    def _learn_costs(self, step: ScheduledStep, result: StepResult, duration: float) -> None:
         tokens = sum(span.count for span in step.spans)
         moved = len(step.swap_out) + len(step.swap_in)
         if tokens > 2 * len(step.spans):

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from engine.blocks.observe.events import EventLog
 from engine.blocks.tables import BlockTables, Match, Moves
 from engine.protocol import EventKind
-from engine.requests.sequence import Sequence, Span, common_prefix
+from engine.requests.sequence import Sequence, common_prefix
+from engine.scheduling.step import ScheduledTokens
 
 
 class PagedBlocks(BlockTables):
@@ -40,7 +41,7 @@ class PagedBlocks(BlockTables):
         self._host_left: list[int] = []
         """The slots given up for the step under way, which are free behind it."""
         self._moves = Moves([], [], [])
-        self._late: list[Span] = []
+        self._late: list[ScheduledTokens] = []
         """The spans that fill a block with a token that is not known yet."""
 
     # -- admission -----------------------------------------------------------------------------
@@ -129,7 +130,7 @@ class PagedBlocks(BlockTables):
                 tokens = self._tokens(sequence, index)
                 self.pool.register(sequence.table[index], self._chain_hash(sequence, index, tokens), tokens)
 
-    def publish_spans(self, spans: Iterable[Span]) -> None:
+    def publish_spans(self, spans: Iterable[ScheduledTokens]) -> None:
         size = self.block_size
         if self._prefix_cache:
             for span in [span for span in spans if span.start % size + span.count >= size]:  # which fill a block

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from engine.blocks.observe.events import EventLog
 from engine.blocks.pool import BlockPool
 from engine.protocol import SequenceSnapshot, Snapshot
-from engine.requests.sequence import Sequence, Span
+from engine.requests.sequence import Sequence
+from engine.scheduling.step import ScheduledTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What KV has to be moved before the next forward; see `Step`."""
+    """What KV has to be moved before the next forward; see `ScheduledStep`."""
 
     swap_out: list[tuple[int, int]]
     copies: list[tuple[int, int]]
@@ -64,7 +65,7 @@ class BlockTables:
     def publish(self, sequence: Sequence, start: int) -> None:
         """Make the blocks that tokens `start .. computed-1` filled addressable."""
 
-    def publish_spans(self, spans: Iterable[Span]) -> None:
+    def publish_spans(self, spans: Iterable[ScheduledTokens]) -> None:
         """Call `publish` for all spans of a step; those whose last token is not known yet wait for `publish_late`."""
 
     def publish_late(self) -> None:
@@ -91,21 +92,21 @@ class BlockTables:
 
     # -- what all share ------------------------------------------------------------------------
 
-    def decode_in_place(self, running: list[Sequence]) -> tuple[dict[int, Span], list[Sequence]]:
+    def decode_in_place(self, running: list[Sequence]) -> tuple[dict[int, ScheduledTokens], list[Sequence]]:
         """What most sequences need in most steps, without a call for each: one more token in a block they have.
 
         Counts the newest token as computed where it is the only one missing and there is room. Returns the spans by
         sequence id, and the other sequences, which `grow` serves. Beams are always among these.
         """
         changed = self._changed
-        spans: dict[int, Span] = {}
+        spans: dict[int, ScheduledTokens] = {}
         others: list[Sequence] = []
         for sequence in running:
             start = sequence.computed
             if start < sequence.room and len(sequence.tokens) - start == 1 and sequence.group is None:
                 sequence.computed = start + 1
                 changed[sequence.id] = sequence
-                spans[sequence.id] = Span(sequence, start, 1)
+                spans[sequence.id] = ScheduledTokens(sequence, start, 1)
             else:
                 others.append(sequence)
         return spans, others

@@ -11,7 +11,8 @@ import numpy as np
 
 from engine.execution.step_input import SAMPLING, Ints, LogitsEdit, PromptScores, StepInput
 from engine.protocol import SamplingParams
-from engine.requests.sequence import Sequence, Span, Step
+from engine.requests.sequence import Sequence
+from engine.scheduling.step import ScheduledStep, ScheduledTokens
 
 _LEAST_TOP_P = 2.0**-24
 """Less leaves the most likely token alone, as this does with any vocabulary; and float32 holds it."""
@@ -37,7 +38,7 @@ class StepBuilder:
         """The id of the sequence in a row. O(rows): for fakes and for a look at what goes wrong."""
         return next((sequence for sequence, its_row in self._rows.items() if its_row == row), None)
 
-    def build(self, step: Step) -> StepInput:
+    def build(self, step: ScheduledStep) -> StepInput:
         """What a runner has to know of the step. Call once a step, in the order in which steps are launched."""
         size, get, touch, params = self._block_size, self._rows.get, self._rows.move_to_end, self._params
         patches: list[tuple[int, int, int]] = []
@@ -110,7 +111,7 @@ class StepBuilder:
 
     def _add_forks(
         self,
-        span: Span,
+        span: ScheduledTokens,
         place: int,
         sampled: list[int],
         sample_rows: list[int],
@@ -156,7 +157,7 @@ class StepBuilder:
             mask=processor.mask(sequence.generated, self._vocab_size),
         )
 
-    def _prompt_scores(self, span: Span, place: int) -> list[PromptScores]:
+    def _prompt_scores(self, span: ScheduledTokens, place: int) -> list[PromptScores]:
         """The prompt tokens behind those of the span; they count as scored from now on."""
         sequence, count = span.sequence, span.sequence.sampling.prompt_logprobs
         assert count is not None

@@ -1,13 +1,8 @@
-"""A sequence: one stream of tokens with a block table; and a step: what one forward pass computes.
-
-These are the nouns the scheduler, the block tables and the runner share. They hold no tensor.
-"""
+"""A sequence: one stream of tokens with a block table. It holds no tensor."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-import msgspec
 
 from engine.protocol import SamplingParams
 from engine.requests.beams import BeamSearch
@@ -126,43 +121,6 @@ class BeamGroup:
         return all(beam.table and beam.computed == len(beam.tokens) - 1 for beam in self.beams) and not any(
             beam.children for beam in self.beams
         )
-
-
-class Span(msgspec.Struct, eq=False, gc=False):
-    """Tokens `start .. start+count-1` of a sequence, to compute in one step.
-
-    Each token of a decode step takes one, hence a msgspec struct: it is quick to make, and as nothing refers back to
-    it, the garbage collector need not look at it.
-    """
-
-    sequence: Sequence
-    start: int
-    count: int
-    forks: list[Sequence] = []
-    """Sequences born from this one in this step: each samples a token of its own from the same logits."""
-
-    @property
-    def samples(self) -> bool:
-        """True when the span reaches the newest token: its logits choose the next one."""
-        return self.start + self.count == len(self.sequence.tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One forward pass: spans of several sequences, prefill and decode alike.
-
-    Before the forward the executor moves KV in this order: swap_out, copy, swap_in; all copies read
-    before any is written.
-    """
-
-    number: int
-    spans: list[Span]
-    swap_out: list[tuple[int, int]] = field(default_factory=list)
-    """(block, host slot)."""
-    copies: list[tuple[int, int]] = field(default_factory=list)
-    """(source, destination) blocks, in all layers (copy-on-write)."""
-    swap_in: list[tuple[int, int]] = field(default_factory=list)
-    """(host slot, block)."""
 
 
 def common_prefix(one: list[int], other: list[int]) -> int:

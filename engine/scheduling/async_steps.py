@@ -31,7 +31,8 @@ import msgspec
 
 from engine.execution.builder import StepBuilder
 from engine.execution.step_input import UNKNOWN, StepInput, StepResult
-from engine.requests.sequence import BeamGroup, Sequence, Step
+from engine.requests.sequence import BeamGroup, Sequence
+from engine.scheduling.step import ScheduledStep
 
 
 class Runner(Protocol):
@@ -65,7 +66,7 @@ class Sample(msgspec.Struct, frozen=True, eq=False, gc=False):
 class Launched:
     """One step on its way."""
 
-    step: Step
+    step: ScheduledStep
     at: float
     """When its scheduling began, by time.perf_counter."""
     samples: list[Sample]
@@ -98,7 +99,7 @@ class AsyncSteps:
         """Most steps that may be on their way."""
         return self._runner.depth
 
-    def launch(self, step: Step, at: float) -> Launched:
+    def launch(self, step: ScheduledStep, at: float) -> Launched:
         """Start a step; its sequences are promised their tokens where the runner can go on without them."""
         data = self._builder.build(step)
         self._runner.launch(data)

@@ -18,8 +18,9 @@ from operator import attrgetter
 from engine.blocks.paged import PagedBlocks
 from engine.blocks.tables import BlockTables, Match
 from engine.protocol import Preemption, PreemptionReason
-from engine.requests.sequence import Sequence, Span, Step, common_prefix
+from engine.requests.sequence import Sequence, common_prefix
 from engine.scheduling.preemption import PreemptionCosts
+from engine.scheduling.step import ScheduledStep, ScheduledTokens
 from engine.sessions.residents import Sessions
 
 
@@ -30,11 +31,11 @@ class _Plan:
     budget: int
     parents: list[Sequence] = field(default_factory=list)
     """The sequences that may fork in this step."""
-    spans: dict[int, Span] = field(default_factory=dict)
+    spans: dict[int, ScheduledTokens] = field(default_factory=dict)
     preempted: bool = False
 
     def add(self, sequence: Sequence, start: int, count: int) -> None:
-        self.spans[sequence.id] = Span(sequence, start, count)
+        self.spans[sequence.id] = ScheduledTokens(sequence, start, count)
         self.budget -= count
 
     def drop(self, sequence: Sequence) -> None:
@@ -106,7 +107,7 @@ class Scheduler:
         """Compute no more for a sequence that has, or is promised, all its tokens. Its blocks stay until `remove`."""
         self.running.remove(sequence)
 
-    def schedule(self, alone: bool = True) -> Step | None:
+    def schedule(self, alone: bool = True) -> ScheduledStep | None:
         """The next step, or None when nothing can be computed. Blocks are taken and tokens counted as computed.
 
         `alone`: no other step is on its way, whose end might free blocks.
@@ -124,7 +125,7 @@ class Scheduler:
         self._fork_answers(plan)
         self._steps += 1
         moves = self.blocks.take_moves()
-        return Step(self._steps, list(plan.spans.values()), moves.swap_out, moves.copies, moves.swap_in)
+        return ScheduledStep(self._steps, list(plan.spans.values()), moves.swap_out, moves.copies, moves.swap_in)
 
     def take_hit_tokens(self) -> int:
         """Counts the prompt tokens that sequences admitted since the last call found in the cache."""

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from engine.blocks import make_tables
 from engine.blocks.observe.events import EventLog, SilentLog
 from engine.protocol import SamplingParams
-from engine.requests.sequence import Sequence, Step
+from engine.requests.sequence import Sequence
 from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step import ScheduledStep
 from pagechat.bench.outcome import Held, Outcome, Sample, Setup, Waste
 from pagechat.bench.traces import HASHED_TOKENS, Trace, TraceRequest
 
@@ -191,7 +192,7 @@ class Replay:
             )
         )
 
-    def _after(self, step: Step) -> None:
+    def _after(self, step: ScheduledStep) -> None:
         """Count what the step holds and computes, take its time, append its tokens and end what is done."""
         spans, scheduler = step.spans, self.scheduler
         tokens = sum([span.count for span in spans])

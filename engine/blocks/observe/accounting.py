@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from engine.blocks.observe.meter import Meter
 from engine.blocks.observe.shadow import Shadows
 from engine.protocol import AddRequest, PoolEvent, ShadowStatus, UsageReport
-from engine.requests.sequence import Sequence, Step
+from engine.requests.sequence import Sequence
+from engine.scheduling.step import ScheduledStep
 
 SHADOW_INTERVAL_S = 0.5
 """Between two looks at the shadows."""
@@ -43,7 +44,7 @@ class Accounting:
         """Session `target` was forked from `source`."""
         self.meter.fork(source, target)
 
-    def saw_step(self, step: Step) -> None:
+    def saw_step(self, step: ScheduledStep) -> None:
         """A step is about to be executed."""
         self.meter.saw_step(step)
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.protocol import OwnerUsage, PoolEvent, UsageReport
-from engine.requests.sequence import Step
+from engine.scheduling.step import ScheduledStep
 
 EARLIER = "(earlier)"
 """Name under which the usage of sessions that are no longer remembered is summed up."""
@@ -95,7 +95,7 @@ class Meter:
         if source in self._latest:
             self._latest[target] = self._account(target, self._latest[source].tenant)
 
-    def saw_step(self, step: Step) -> None:
+    def saw_step(self, step: ScheduledStep) -> None:
         """Count the prompt tokens of a step."""
         latest = self._latest
         for span in step.spans:

@@ -19,7 +19,8 @@ from engine.models import load
 from engine.models.loading.load import LoadedModel
 from engine.process.config import EngineConfig
 from engine.protocol import SamplingParams
-from engine.requests.sequence import Sequence, Span, Step
+from engine.requests.sequence import Sequence
+from engine.scheduling.step import ScheduledStep, ScheduledTokens
 from tests.models import tiny_llama
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -53,11 +54,11 @@ def run(runner: Runner, sequences: list[Sequence], new_tokens: int, chunk: int, 
     step = 0
     while unfinished := [s for s in sequences if s.generated < new_tokens]:
         spans = [
-            Span(s, s.computed, rng.randint(1, min(chunk, len(s.tokens) - s.computed)))
+            ScheduledTokens(s, s.computed, rng.randint(1, min(chunk, len(s.tokens) - s.computed)))
             for s in rng.sample(unfinished, rng.randint(1, len(unfinished)))
         ]
         sampling = [span.sequence for span in spans if span.samples]
-        tokens = runner.execute(builder.build(Step(step, spans))).tokens
+        tokens = runner.execute(builder.build(ScheduledStep(step, spans))).tokens
         for span in spans:
             span.sequence.computed += span.count
         for sequence, token in zip(sampling, tokens, strict=True):
@@ -66,9 +67,9 @@ def run(runner: Runner, sequences: list[Sequence], new_tokens: int, chunk: int, 
     return [s.tokens[s.prompt_len :] for s in sequences]
 
 
-def step_of(spans: list[Span], **more: list[tuple[int, int]]) -> StepInput:
+def step_of(spans: list[ScheduledTokens], **more: list[tuple[int, int]]) -> StepInput:
     """A step for a runner that has seen none before."""
-    return StepBuilder(8, 8, 512).build(Step(0, spans, **more))
+    return StepBuilder(8, 8, 512).build(ScheduledStep(0, spans, **more))
 
 
 def scattered(lengths: list[int], block_size: int, seed: int = 0) -> tuple[list[list[int]], int]:
@@ -124,11 +125,13 @@ def test_copies_run_before_the_forward_pass(model: LoadedModel) -> None:
     runner = Runner(model, 4, 8)
     first = make_sequence(0, prompt, [1])
     builder = StepBuilder(8, 8, 512)
-    runner.execute(builder.build(Step(0, [Span(first, 0, 4)])))
+    runner.execute(builder.build(ScheduledStep(0, [ScheduledTokens(first, 0, 4)])))
     second = make_sequence(1, [*prompt[:4], 77], [3])
 
-    alone = Runner(model, 4, 8).execute(step_of([Span(make_sequence(2, second.tokens, [2]), 0, 5)])).tokens
-    step = builder.build(Step(1, [Span(first, 4, 1), Span(second, 4, 1)], copies=[(1, 3)]))
+    alone = Runner(model, 4, 8).execute(step_of([ScheduledTokens(make_sequence(2, second.tokens, [2]), 0, 5)])).tokens
+    step = builder.build(
+        ScheduledStep(1, [ScheduledTokens(first, 4, 1), ScheduledTokens(second, 4, 1)], copies=[(1, 3)])
+    )
     tokens = runner.execute(step).tokens
 
     assert tokens[1:] == alone
@@ -139,7 +142,7 @@ def test_copies_run_before_the_forward_pass(model: LoadedModel) -> None:
 def test_a_step_of_unfinished_prompts_samples_nothing(model: LoadedModel) -> None:
     sequence = make_sequence(0, [1] * 20, [1, 2, 3])
 
-    assert Runner(model, 3, 8).execute(step_of([Span(sequence, 0, 19)])).tokens == []
+    assert Runner(model, 3, 8).execute(step_of([ScheduledTokens(sequence, 0, 19)])).tokens == []
 
 
 def test_the_null_block_stays_zero(model: LoadedModel) -> None:
@@ -196,7 +199,7 @@ def test_a_step_that_would_touch_foreign_memory_is_refused_before_any_write(
 
 
 def test_a_step_with_other_tokens_than_it_counts_is_refused(model: LoadedModel) -> None:
-    step = step_of([Span(make_sequence(0, [5] * 20, [1, 2, 3]), 0, 20)])
+    step = step_of([ScheduledTokens(make_sequence(0, [5] * 20, [1, 2, 3]), 0, 20)])
 
     with pytest.raises(InconsistentStep, match="19 tokens"):
         Runner(model, 8, 8).execute(dataclasses.replace(step, token_ids=step.token_ids[:-1]))
@@ -205,7 +208,7 @@ def test_a_step_with_other_tokens_than_it_counts_is_refused(model: LoadedModel) 
 @pytest.mark.parametrize("token", [-1, 512])
 def test_a_token_outside_the_vocabulary_is_refused(model: LoadedModel, token: int) -> None:
     with pytest.raises(InconsistentStep, match=r"0\.\.511"):
-        Runner(model, 8, 8).execute(step_of([Span(make_sequence(0, [1, token], [1]), 0, 2)]))
+        Runner(model, 8, 8).execute(step_of([ScheduledTokens(make_sequence(0, [1, token], [1]), 0, 2)]))
 
 
 def test_timing_a_swap_leaves_the_pool_as_it_was(model: LoadedModel) -> None:

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.blocks.contiguous import RESERVATIONS, Reservation, reserved_tokens
-from engine.blocks.observe.accounting import Accounting
 from engine.blocks.observe.mirror import PoolMirror
 from engine.blocks.observe.shadow import Shadows
 from engine.protocol import SamplingParams, ShadowStatus, decode_report, encode
@@ -184,9 +183,8 @@ def test_whatever_ends_a_request_ends_it_in_the_shadows(answers: dict[str, objec
 
 def test_reports_carry_the_shadows_about_twice_a_second() -> None:
     # given a clock of a tenth of a second a step
-    core = make_core(64, block_size=4)
     now = [0.0]
-    core.accounting = Accounting(64, 4, core.max_context, lambda: now[0])
+    core = make_core(64, block_size=4, clock=lambda: now[0])
     core.add(request("a", [1, 2, 3], 20))
     carried = []
     for _ in range(15):
