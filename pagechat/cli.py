@@ -21,6 +21,8 @@ from pagechat import __version__
 from pagechat.commands import exits
 from pagechat.commands.exits import CommandError
 from pagechat.commands.http_options import (
+    AllowedHosts,
+    CorsOrigins,
     CurveKeys,
     Drain,
     Http,
@@ -158,6 +160,8 @@ def serve(
     max_queued_requests: MaxQueuedRequests = 1024,
     max_queued_tokens: MaxQueuedTokens = 4 * 2**20,
     http_log: HttpLog = None,
+    allowed_host: AllowedHosts = None,
+    cors_origin: CorsOrigins = None,
     vllm_metric_names: VllmMetricNames = False,
     tcp: Tcp = "off",
     curve_keys: CurveKeys = None,
@@ -204,6 +208,8 @@ def serve(
                 max_queued_tokens=max_queued_tokens,
                 log=http_log,
                 vllm_metric_names=vllm_metric_names,
+                allowed_hosts=allowed_host,
+                cors_origins=cors_origin,
             ),
             tcp=tcp_plan(tcp, curve_keys),
             drain_s=drain,
@@ -376,30 +382,66 @@ def batch(
 @daemon.command()
 def keys(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[ACTION NAME]", help="list (the default), or add, remove and a NAME.")
+        list[str] | None,
+        typer.Argument(metavar="[ACTION NAME]", help="list (the default), or add, set, remove and a NAME."),
+    ] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SCOPE",
+            help="What it may do: use, pin, observe or admin. Several times for several. [use and pin]",
+        ),
     ] = None,
     max_concurrent: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of a new key: answers at a time. [no limit]")
+        int | None, typer.Option(min=0, metavar="N", help="Answers at a time; 0: no limit. [no limit]")
     ] = None,
     min_priority: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=-(2**31),
             max=2**31 - 1,
             metavar="N",
-            help="Of a new key: the lowest number, so the most urgent, that its requests may ask for.",
+            help="The lowest number, so the most urgent, that its requests may ask for. [0]",
+            show_default=False,
         ),
-    ] = 0,
+    ] = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="0: no limit. [no limit]", show_default=False)
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Of prompts and answers; 0: no limit. [no limit]", show_default=False),
+    ] = None,
+    pin_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="SHARE", help="Of the block pool, for what it pins. [0.25]"),
+    ] = None,
+    pool_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="SHARE", help="Of the block pool, for its requests under way. [1]"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The list as JSON.")] = False,
     path: Keys = None,
 ) -> int:
-    """Make, list and remove the API keys of the HTTP door. Once there is a file of them, every request needs one.
+    """Make, list, change and remove the API keys of the HTTP door. With a file of them, every request needs one.
 
-    `keys add NAME` prints the key, once: the file holds its hash only. NAME is who pays in `usage`.
+    `keys add NAME` prints the key, once: the file holds its hash only. NAME is who pays in `usage`. `keys set NAME`
+    changes what its options name.
     """
     from pagechat.commands.keys import keys as run
 
-    return run(path, words or (), max_concurrent=max_concurrent, min_priority=min_priority, as_json=as_json)
+    return run(
+        path,
+        words or (),
+        as_json=as_json,
+        scopes=tuple(scope) if scope else None,
+        max_concurrent=max_concurrent,
+        min_priority=min_priority,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        pin_share=pin_share,
+        pool_share=pool_share,
+    )
 
 
 @daemon.command()

@@ -45,8 +45,9 @@ from engine.protocol.sampling import (
 )
 from engine.protocol.telemetry import PoolStatus, ShadowStatus, Snapshot
 
-MAX_CLIENT_FRAME = 64 * 2**20
-"""Bytes of the largest frame a client may send; the front drops the connection of one that sends more."""
+MAX_CLIENT_FRAME = 20 * 2**20
+"""Bytes of the largest frame a client may send; the front drops the connection of one that sends more. A request's text
+(4 Mi characters) takes 16 MiB of it at most."""
 
 MAX_NAME = 256
 """Characters of the name of a request or a session."""

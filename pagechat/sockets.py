@@ -1,16 +1,23 @@
 """A ZeroMQ socket inside an asyncio loop: a callback for each message, sends that never wait.
 
 Plain sockets and the loop's own reader instead of `zmq.asyncio`: one wake-up drains many messages, nothing is
-reordered, and a send tells at once whether it was taken. Knows nothing of what the frames mean.
+reordered, and a send tells at once whether it was taken. A message whose handling fails is logged and dropped, and the
+next one is handled: what one peer sends cannot close a socket for the others. Knows nothing of what the frames mean.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
+
+from pagechat.seldom import Seldom
+
+log = logging.getLogger(__name__)
 
 _BATCH = 256
 """Messages handled before the loop gets its turn."""
@@ -19,12 +26,17 @@ _BATCH = 256
 class LoopSocket:
     """Owns `socket`. Must be made, used and closed in the loop's thread."""
 
-    def __init__(self, socket: zmq.Socket[bytes], on_message: Callable[[list[bytes]], None] | None = None) -> None:
+    def __init__(
+        self, socket: zmq.Socket[bytes], on_message: Callable[[list[Any]], None] | None = None, *, copy: bool = True
+    ) -> None:
+        """`copy` False: messages are lists of `zmq.Frame`, which know of their sender what ZeroMQ knows."""
+        self._copy = copy
         self.socket = socket
         self._on_message = on_message
         self._loop = asyncio.get_running_loop()
         self._drain_due = False
         self._monitor: LoopSocket | None = None
+        self._failures = Seldom()
         if on_message is not None:
             self._loop.add_reader(socket.fileno(), self._drain)
             self._wake()
@@ -80,8 +92,11 @@ class LoopSocket:
         if self.closed or self._on_message is None:
             return False
         try:
-            frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=self._copy)
         except zmq.Again:
             return False
-        self._on_message(frames)
+        try:
+            self._on_message(frames)
+        except Exception:
+            self._failures.exception(log, "a message on a socket could not be handled; it was dropped")
         return True

@@ -24,6 +24,24 @@ Keys = Annotated[
     Path | None,
     typer.Option("--keys", envvar="PAGECHAT_KEYS", metavar="FILE", help="The API keys. [keys.json in the data folder]"),
 ]
+AllowedHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-host",
+        envvar="PAGECHAT_ALLOWED_HOST",
+        metavar="NAME",
+        help="A further name of this machine that requests without a key may use. Several times for several.",
+    ),
+]
+CorsOrigins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cors-origin",
+        envvar="PAGECHAT_CORS_ORIGIN",
+        metavar="ORIGIN",
+        help="Whose web pages may use the daemon, like https://chat.example.org. Several times for several.",
+    ),
+]
 MaxQueuedRequests = Annotated[
     int,
     typer.Option(
@@ -96,15 +114,21 @@ def http_plan(
     max_queued_tokens: int,
     log: Path | None,
     vllm_metric_names: bool,
+    allowed_hosts: list[str] | None = None,
+    cors_origins: list[str] | None = None,
 ) -> HttpPlan | None:
     """None: no door. Raises AddressError."""
     from pagechat.daemon.http.address import AddressError, parse
     from pagechat.daemon.http.admission import Limits
     from pagechat.daemon.http.door import HttpPlan
     from pagechat.daemon.http.metrics import PREFIX, VLLM_PREFIX
+    from pagechat.daemon.http.origin import Pages, is_origin
 
     if (tls_cert is None) != (tls_key is None):
         raise AddressError("--tls-cert and --tls-key belong together: give both for HTTPS, or neither")
+    for origin in cors_origins or ():
+        if not is_origin(origin):
+            raise AddressError(f"--cors-origin {origin!r} is no origin: write https://HOST or https://HOST:PORT")
     if http == "off":
         return None
     return HttpPlan(
@@ -114,4 +138,5 @@ def http_plan(
         limits=Limits(max_queued_requests, max_queued_tokens),
         metrics_prefix=VLLM_PREFIX if vllm_metric_names else PREFIX,
         log=log,
+        pages=Pages(frozenset(cors_origins or ()), frozenset(map(str.lower, allowed_hosts or ()))),
     )

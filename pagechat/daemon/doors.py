@@ -16,6 +16,7 @@ import zmq
 from engine.protocol import Message, encode
 from pagechat import rundir
 from pagechat.daemon.curve import Gatekeeper
+from pagechat.daemon.discretion import discreet_message
 from pagechat.daemon.http.address import Address, AddressError
 from pagechat.protocol import MAX_CLIENT_FRAME
 from pagechat.remote import keep_alive
@@ -23,6 +24,9 @@ from pagechat.sockets import LoopSocket
 
 CLIENT_QUEUE = 10_000
 """Messages that wait for one client, beside what its kernel buffer holds, before it counts as lost."""
+
+_MOST_REMEMBERED = 4096
+"""Clients over TCP; one that is forgotten is known again by its next message."""
 
 TELEMETRY_QUEUE = 1_000
 """Reports that wait for one subscriber; then it loses some, and its mirror sees the gap."""
@@ -51,11 +55,13 @@ class Doors:
         router.setsockopt(zmq.SNDHWM, client_queue)
         router.setsockopt(zmq.MAXMSGSIZE, MAX_CLIENT_FRAME)
         router.bind(rundir.endpoint(run_dir, "clients"))
-        self._router = LoopSocket(router, self._on_frames)
+        self._router = LoopSocket(router, self._on_frames, copy=False)
         self._gatekeeper: Gatekeeper | None = None
         self.tcp: Address | None = None
         """Where clients of other machines find it, and at `telemetry_port` the telemetry."""
         self.telemetry_port: int | None = None
+        self._remote: dict[bytes, None] = {}
+        """Clients that came over TCP, the one that has said nothing for longest first."""
 
     def open_tcp(self, address: Address, gatekeeper: Gatekeeper) -> None:
         """Both sockets listen there too, telemetry at the next port; with port 0 at two free ones. Only what is bound
@@ -87,7 +93,7 @@ class Doors:
     def try_send(self, client: bytes, message: Message) -> Literal["sent", "full", "gone"]:
         """Queues a message, or says why not: the client does not read, or it is not there any more."""
         try:
-            self._router.send(client, encode(message))
+            self._router.send(client, encode(discreet_message(message) if client in self._remote else message))
         except zmq.Again:
             return "full"
         except zmq.ZMQError as error:
@@ -105,6 +111,20 @@ class Doors:
         if self._gatekeeper is not None:
             self._gatekeeper.close()
 
-    def _on_frames(self, frames: list[bytes]) -> None:
+    def _on_frames(self, frames: list[zmq.Frame]) -> None:
         # A client of ours sends one frame; of several the last is the message, as a REQ socket would send it.
-        self._on_frame(frames[0], frames[-1])
+        client = frames[0].bytes
+        if self.tcp is not None and _is_known_by_key(frames[-1]):
+            self._remote.pop(client, None)
+            self._remote[client] = None
+            if len(self._remote) > _MOST_REMEMBERED:
+                del self._remote[next(iter(self._remote))]
+        self._on_frame(client, frames[-1].bytes)
+
+
+def _is_known_by_key(frame: zmq.Frame) -> bool:
+    """It came over TCP: in the run directory nobody has a key."""
+    try:
+        return bool(frame.get("User-Id"))
+    except zmq.ZMQError:
+        return False

@@ -249,7 +249,9 @@ class Front:
         self._doors.send(client, await sessions.answer(question, self.supervisor.ask))
 
     async def _send_pieces(self, client: bytes, question: GetPieces) -> None:
-        self._doors.send(client, await pieces.answer(question, self.supervisor.ready, lambda: self.answering.text))
+        answering = self.answering
+        answer = await pieces.answer(question, self.supervisor.ready, lambda: answering.text, answering.heavy)
+        self._doors.send(client, answer)
 
     async def _send_snapshot(self, client: bytes, ticket: int) -> None:
         try:

@@ -12,6 +12,9 @@ from engine.protocol import Message, ProtocolError
 from pagechat import __version__
 from pagechat.protocol import MAX_NAME, Failed, Rejected, Welcome
 
+_MOST_BYTES = 64 * 2**10
+"""Of a field that tells who is refused."""
+
 
 def greet(version: int, telemetry: str, telemetry_port: int | None = None) -> Welcome | Rejected:
     """The answer to `Hello`. `telemetry`: the endpoint to subscribe to; `telemetry_port`: the same over TCP."""
@@ -30,13 +33,25 @@ def greet(version: int, telemetry: str, telemetry_port: int | None = None) -> We
     )
 
 
+class _Names(msgspec.Struct):
+    """What a frame says of itself. The rest of it, which may be anything and large, is passed over."""
+
+    type: msgspec.Raw = msgspec.Raw()
+    request_id: msgspec.Raw = msgspec.Raw()
+    ticket: msgspec.Raw = msgspec.Raw()
+    version: msgspec.Raw = msgspec.Raw()
+
+
+def _small(value: msgspec.Raw) -> Any:
+    return msgspec.msgpack.decode(value) if 0 < len(bytes(value)) <= _MOST_BYTES else None
+
+
 def refuse(frame: bytes, error: ProtocolError) -> Message:
     """Says what can be said of a bad frame: to the request, if it at least names one, else to the client."""
     try:
-        found: Any = msgspec.msgpack.decode(frame)
+        names = msgspec.msgpack.decode(frame, type=_Names)
+        found = {name: _small(getattr(names, name)) for name in _Names.__struct_fields__}
     except (msgspec.DecodeError, RecursionError, ValueError):
-        found = None
-    if not isinstance(found, dict):
         found = {}
     request_id, ticket, version = found.get("request_id"), found.get("ticket"), found.get("version")
     if found.get("type") == "Hello" and type(version) is int and version != protocol.VERSION:

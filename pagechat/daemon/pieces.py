@@ -5,25 +5,25 @@ A client gets the pieces of messages it sends itself: nobody is told another cli
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 from collections.abc import Awaitable, Callable, Sequence
 
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation
+from pagechat.daemon.heavy import Heavy
 from pagechat.daemon.text import ModelText
 from pagechat.protocol import GetPieces, Pieces, Rejected
 
 
 async def answer(
-    question: GetPieces, ready: Callable[[], Awaitable[object]], text: Callable[[], ModelText | None]
+    question: GetPieces, ready: Callable[[], Awaitable[object]], text: Callable[[], ModelText | None], heavy: Heavy
 ) -> Pieces | Rejected:
     """The text of each token of the prompt, or why there is none. Waits for the engine (`ready`), whose model it is."""
     try:
         await ready()
         model = text()
         assert model is not None
-        return await asyncio.to_thread(_cut, question, model)
+        return await heavy.run("", _cut, question, model)
     except RequestError as error:
         return Rejected(code=error.code, message=error.message, ticket=question.ticket)
 

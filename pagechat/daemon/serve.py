@@ -19,6 +19,7 @@ from engine.protocol import EngineReady
 from pagechat import __version__, rundir
 from pagechat.daemon.front import Front, TcpPlan
 from pagechat.daemon.http.address import AddressError
+from pagechat.daemon.http.connections import raise_file_limit
 from pagechat.daemon.http.door import HttpDoor, HttpPlan
 from pagechat.daemon.http.keys import KeysError
 from pagechat.daemon.narrate import Narrator
@@ -55,6 +56,7 @@ def serve(
             f"{directory / FILE} says that the daemon of this run directory is on another machine; choose another one "
             "for a daemon here"
         )
+    raise_file_limit()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one request, one thread; and no pool that a fork would break
     lock = rundir.DaemonLock(directory, rundir.DaemonInfo(pid=os.getpid(), version=__version__, started=time.time()))
     try:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,11 @@ from engine.protocol import (
 from pagechat.daemon.engine_process import EngineProcess
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.installation import module_command
+
+_OWN_WORDS = re.compile(
+    r"the engine was ended by signal [0-9]+ \([A-Z0-9]+\)(; [0-9]+ engines in a row ended like that)?"
+)
+"""How an engine ended, where nothing that it said is in it."""
 
 State = Literal["loading", "ready", "restarting", "failed", "stopping"]
 
@@ -132,9 +138,18 @@ class Supervisor:
     @property
     def words(self) -> str:
         """The state for people who ask why there is no model."""
+        return self._words(self.error)
+
+    @property
+    def discreet_words(self) -> str:
+        """The same for anybody: without what the engine said, which may name files and processes of this machine."""
+        own = self.error is None or _OWN_WORDS.fullmatch(self.error)
+        return self._words(self.error if own else "the engine failed, and the daemon's log says how")
+
+    def _words(self, error: str | None) -> str:
         parts = [f"{self.state} for {self.state_s:.0f} s"]
-        if self.error:
-            parts.append(self.error)
+        if error:
+            parts.append(error)
         if self.next_try_s is not None:
             parts.append(f"the next engine is started in {self.next_try_s:.0f} s")
         return "; ".join(parts)

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pagechat.daemon.http.kept import MOST_OF_ALL
 from pagechat.daemon.http.keys import Key
+from pagechat.daemon.http.rates import Rates
 from pagechat.daemon.http.refusal import ApiError
 
 
@@ -30,8 +32,11 @@ class Admission:
         self.limits = limits
         self.waiting = 0
         self.waiting_tokens = 0
+        self.kept = 0
+        """Log probabilities that requests keep until they are answered."""
         self._on_refusal = on_refusal
         self._of_key: Counter[str] = Counter()
+        self.rates = Rates(on_refusal)
 
     def enter(self, key: Key, answers: int) -> Ticket:
         """Raises ApiError 429; 400 for what could never be let in."""
@@ -48,7 +53,7 @@ class Admission:
             )
         words = f"{self.waiting:,} answers wait to begin and this request asks for {answers}"
         self._check("queue_requests", answers, self.waiting, self.limits.waiting, words)
-        return Ticket(self, key.name, answers)
+        return Ticket(self, key, answers)
 
     def count(self, name: str, answers: int) -> None:
         self._of_key[name] += answers
@@ -62,6 +67,12 @@ class Admission:
         self.waiting += answers
         self.waiting_tokens += tokens
 
+    def keep(self, numbers: int) -> None:
+        if numbers > 0:
+            words = f"requests under way keep {self.kept:,} log probabilities and this one asks for {numbers:,}"
+            self._check("logprobs", numbers, self.kept, MOST_OF_ALL, words)
+        self.kept += numbers
+
     def _check(self, reason: str, asked: int, taken: int, limit: int, words: str) -> None:
         if asked + taken <= limit:
             return
@@ -74,17 +85,30 @@ class Admission:
 class Ticket:
     """One request that was let in."""
 
-    def __init__(self, admission: Admission, name: str, answers: int) -> None:
-        self._admission, self._name, self._answers = admission, name, answers
+    def __init__(self, admission: Admission, key: Key, answers: int) -> None:
+        self._admission, self._key, self._answers = admission, key, answers
+        self.tenant = key.name
         self._waiting = answers
         self._tokens = 0
-        admission.count(name, answers)
+        self.kept = 0
+        """Log probabilities."""
+        admission.count(key.name, answers)
         admission.wait(answers, 0)
 
     def has_prompt(self, tokens: int) -> None:
-        """Its prompts take so many tokens. Raises ApiError 429."""
+        """One of its prompts takes so many tokens. Raises ApiError 429."""
+        self._admission.rates.prompt(self._key, tokens)
         self._admission.wait(0, tokens)
         self._tokens += tokens
+
+    def keeps(self, numbers: int) -> None:
+        """It keeps so many log probabilities until it is closed. Raises ApiError 429."""
+        self._admission.keep(numbers)
+        self.kept += numbers
+
+    def answered(self, tokens: int) -> None:
+        """So many tokens have been made for it."""
+        self._admission.rates.answered(self._key, tokens)
 
     def began(self) -> None:
         """It waits no longer."""
@@ -94,5 +118,7 @@ class Ticket:
     def close(self) -> None:
         """It has ended. A second call does nothing."""
         self.began()
-        self._admission.count(self._name, -self._answers)
+        self._admission.count(self.tenant, -self._answers)
         self._answers = 0
+        self._admission.keep(-self.kept)
+        self.kept = 0

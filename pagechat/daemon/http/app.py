@@ -11,6 +11,7 @@ from pagechat.daemon.http.access_log import AccessLog
 from pagechat.daemon.http.exchange import ClientGone
 from pagechat.daemon.http.gate import Gate
 from pagechat.daemon.http.keys import Keys
+from pagechat.daemon.http.origin import Pages
 from pagechat.daemon.http.routes import chat, completions, health, operations, pool, responses, sessions, tokens
 from pagechat.daemon.http.service import Service, now
 
@@ -18,7 +19,7 @@ _CLIENT_CLOSED = 499
 """nginx's status for a client that left; nobody reads it."""
 
 
-def make(service: Service, keys: Keys, log: AccessLog | None = None) -> ASGIApp:
+def make(service: Service, keys: Keys, log: AccessLog | None = None, pages: Pages | None = None) -> ASGIApp:
     """The gate, and behind it every route. No interactive documentation: its pages load scripts from elsewhere."""
     app = FastAPI(
         title="pagechat",
@@ -38,4 +39,4 @@ def make(service: Service, keys: Keys, log: AccessLog | None = None) -> ASGIApp:
 
     for module in (chat, completions, responses, tokens, health, pool, sessions, operations):
         app.include_router(module.router)
-    return Gate(app, keys, log)
+    return Gate(app, keys, log, pages, service.admission.rates)

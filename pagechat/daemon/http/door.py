@@ -19,6 +19,7 @@ from pagechat.daemon.http.address import DEFAULT, Address, AddressError
 from pagechat.daemon.http.admission import Limits
 from pagechat.daemon.http.keys import Keys, default_path
 from pagechat.daemon.http.metrics import PREFIX
+from pagechat.daemon.http.origin import Pages
 
 if TYPE_CHECKING:
     from pagechat.daemon.http.server import HttpServer
@@ -38,6 +39,7 @@ class HttpPlan:
     metrics_prefix: str = PREFIX
     log: Path | None = None
     """Gets a line for each request."""
+    pages: Pages = field(default_factory=Pages)
 
 
 @dataclass(slots=True)
@@ -62,6 +64,11 @@ class HttpDoor:
             raise AddressError(
                 f"{address} can be reached from other machines, and no API key is asked for; make one with "
                 "`pagechat-daemon keys add NAME`, or listen at 127.0.0.1"
+            )
+        if "*" in plan.pages.origins and not known.required:
+            raise AddressError(
+                "--cors-origin '*' lets every page on the web use this daemon, and no API key is asked for; make one "
+                "with `pagechat-daemon keys add NAME`, or name the pages' origin"
             )
         listener = addresses.bind(address)
         try:
@@ -91,7 +98,7 @@ class HttpDoor:
         from pagechat.daemon.http.app import make
         from pagechat.daemon.http.server import HttpServer
 
-        return HttpServer(make(service, self._keys, self._log), self._listener, self.plan.tls)
+        return HttpServer(make(service, self._keys, self._log, self.plan.pages), self._listener, self.plan.tls)
 
 
 def _check_certificate(chain: Path, key: Path) -> None:

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from engine.protocol import ErrorCode
+from pagechat.daemon.discretion import discreet
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.http.refusal import ApiError
 
@@ -38,6 +39,7 @@ _CODES: dict[str, str] = {"too_long": "context_length_exceeded", "bad_request": 
 
 def from_request_error(error: RequestError) -> ApiError:
     """What the daemon says of a request, as HTTP says it."""
+    error = discreet(error)
     return ApiError(_STATUS[error.code], error.message, code=_CODES.get(error.code, error.code), param=error.param)
 
 
@@ -85,7 +87,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def of_the_body(request: Request, error: RequestValidationError) -> Response:
-        return respond(_from_validation(error.errors()))
+        return respond(from_validation(error.errors()))
 
     @app.exception_handler(HTTPException)
     async def of_the_framework(request: Request, error: HTTPException) -> Response:
@@ -105,8 +107,9 @@ def install(app: FastAPI) -> None:
         return respond(ApiError(500, "the daemon failed on this request; its log says more", code="internal"))
 
 
-def _from_validation(errors: Iterable[Any]) -> ApiError:
-    """The first field that is wrong; where it may have several forms, what is wrong deepest inside it."""
+def from_validation(errors: Iterable[Any]) -> ApiError:
+    """The first field that is wrong, of pydantic's errors; where it may have several forms, what is wrong deepest
+    inside it."""
     problems = [(_field(error), _words(error), error["type"]) for error in errors]
     first = problems[0][0]
     field, _, kind = max((problem for problem in problems if problem[0].startswith(first)), key=lambda p: len(p[0]))

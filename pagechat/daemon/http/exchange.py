@@ -16,6 +16,7 @@ from engine.protocol import Message
 from pagechat.daemon.answering import Answering
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Generation
+from pagechat.daemon.requests import Request
 from pagechat.protocol import Accepted, Delta, Failed, Finished
 
 
@@ -39,6 +40,10 @@ class Exchange:
         self._listener: Listener | None = None
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open = 0
+        self._made = 0
+        """Tokens of answers that have ended."""
+        self._dropped: list[Request] = []
+        """Requests whose client went before they ended."""
         self._watching = asyncio.create_task(self._watch(receive))
 
     def send(self, message: Message) -> bool:
@@ -76,11 +81,14 @@ class Exchange:
         self._early.clear()
         await self._end
 
-    def close(self) -> None:
-        """Whatever still runs is aborted. A second call does nothing."""
+    def close(self) -> int:
+        """Whatever still runs is aborted. Returns the tokens that were made. A second call does nothing."""
         self._watching.cancel()
-        self._answering.drop(self)
+        dropped = self._answering.drop(self) + self._dropped
         self._end.cancel()
+        made = self._made + sum(answer.tokens for request in dropped for answer in request.open_answers)
+        self._made, self._dropped = 0, []
+        return made
 
     def _tell(self, listener: Listener, message: Message) -> None:
         if self._end.done():
@@ -88,7 +96,9 @@ class Exchange:
         try:
             if isinstance(message, (Delta, Finished)):
                 listener(int(message.request_id), message)
-                self._open -= isinstance(message, Finished)
+                if isinstance(message, Finished):
+                    self._open -= 1
+                    self._made += message.usage.completion_tokens
             else:
                 _check(message)
         except Exception as error:  # whose call this is has other requests to care for; `follow` raises it
@@ -100,7 +110,7 @@ class Exchange:
     async def _watch(self, receive: Callable[[], Awaitable[Any]]) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._answering.drop(self)
+        self._dropped += self._answering.drop(self)
         if not self._end.done():
             self._end.set_exception(ClientGone())
             self._end.exception()  # marks it as seen: a call that is being closed asks no more

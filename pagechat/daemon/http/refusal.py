@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pagechat.daemon.http.keys import Key
 
 _TYPES = {
     400: "invalid_request_error",
@@ -20,8 +23,18 @@ RETRY_S = 5
 class ApiError(Exception):
     """Ends one HTTP request with a status and words for its client."""
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_s: int = RETRY_S,
+    ) -> None:
+        """`retry_s`: for Retry-After, where the status has one."""
         super().__init__(message)
+        self.retry_s = retry_s
         self.status, self.message, self.param, self.code = status, message, param, code
 
     @property
@@ -33,4 +46,10 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         if self.status == 401:
             return {"www-authenticate": 'Bearer realm="pagechat", Basic realm="pagechat"'}
-        return {"retry-after": str(RETRY_S)} if self.status in (429, 503) else {}
+        return {"retry-after": str(self.retry_s)} if self.status in (429, 503) else {}
+
+
+def needs(key: Key, scope: str) -> ApiError:
+    """What a key without this scope is told."""
+    words = f"key {key.name!r} has the scopes {', '.join(key.scopes)}; this needs {scope}"
+    return ApiError(403, words, code="scope_missing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -13,9 +14,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from pagechat.daemon.http.burst import BurstProtocol, Outbox
+from pagechat.daemon.http.connections import Connections
+from pagechat.seldom import SeldomFilter
 
 MAX_HEADER_BYTES = 64 * 1024
 _KEEP_ALIVE_S = 60
+_BACKLOG = 256
+"""Connections that are taken in one turn of the loop."""
 
 
 class _Server(uvicorn.Server):
@@ -33,7 +38,7 @@ class HttpServer:
         chain, key = tls or (None, None)
         config = uvicorn.Config(
             app,
-            http=partial(BurstProtocol, Outbox()),  # type: ignore[arg-type]
+            http=partial(BurstProtocol, Outbox(), Connections()),  # type: ignore[arg-type]
             ws="none",
             loop="none",
             lifespan="off",
@@ -42,10 +47,15 @@ class HttpServer:
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
+            backlog=_BACKLOG,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             ssl_certfile=chain,
             ssl_keyfile=key,
         )
+        for name in ("uvicorn.error", "asyncio"):  # what they say of connections anybody can make them say
+            logger = logging.getLogger(name)
+            if not any(isinstance(one, SeldomFilter) for one in logger.filters):
+                logger.addFilter(SeldomFilter())
         self._server = _Server(config)
         self._listener = listener
         self._serving: asyncio.Task[None] | None = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
 
 from engine.protocol import EngineReady
 from pagechat.daemon.answering import Answering
@@ -26,12 +28,23 @@ class Service:
     metrics: Metrics
     block_map: Callable[[], str]
     """PoolWatch.block_map."""
+    pinned: set[str] = field(default_factory=set)
+    """Labels of sessions that were pinned over HTTP; the engine may know better."""
+    pinning: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held from a look at what is pinned until one more is."""
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does it beside the request that asks."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def ready(self) -> tuple[EngineReady, ModelText]:
         """The engine and its model's text. Raises ApiError 503 while there is none."""
         engine, text = self.supervisor.ready_engine, self.answering.text
         if self.supervisor.state != "ready" or engine is None or text is None:
-            raise ApiError(503, f"the model is not ready: {self.supervisor.words}", code=self.supervisor.state)
+            raise ApiError(503, f"the model is not ready: {self.supervisor.discreet_words}", code=self.supervisor.state)
         return engine, text
 
     def check_model(self, name: str | None) -> EngineReady:

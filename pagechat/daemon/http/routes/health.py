@@ -21,7 +21,7 @@ async def health(request: Request) -> dict[str, str]:
     """200 while a model answers; 503 while it loads, is being replaced, or has failed. Needs no key."""
     supervisor = service_of(request).supervisor
     if supervisor.state != "ready":
-        raise ApiError(503, f"the model is not ready: {supervisor.words}", code=supervisor.state)
+        raise ApiError(503, f"the model is not ready: {supervisor.discreet_words}", code=supervisor.state)
     return {"status": "ok"}
 
 

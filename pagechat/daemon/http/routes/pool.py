@@ -8,8 +8,10 @@ import msgspec
 from fastapi import APIRouter, Request
 
 from engine.protocol import GetUsage, UsageReport
+from pagechat.daemon.discretion import discreet_status
 from pagechat.daemon.http.call import key_of, service_of, session_label
 from pagechat.daemon.http.errors import documented
+from pagechat.daemon.http.refusal import needs
 
 router = APIRouter(prefix="/v1", responses=documented(500))
 
@@ -17,15 +19,23 @@ router = APIRouter(prefix="/v1", responses=documented(500))
 @router.get("/pool")
 async def pool(request: Request, blocks: bool = False) -> dict[str, Any]:
     """As `pagechat-daemon status --json`: engine, block pool, scheduler, throughput, requests with their priorities,
-    and how other policies would fare. Answered in every state; a key sees its own requests. With ?blocks=true also
-    each block: "." free, ":" cached, "+" active, "#" shared."""
-    found: dict[str, Any] = msgspec.to_builtins(service_of(request).status())
-    del found["type"], found["ticket"]
-    if name := key_of(request).name:
-        prefix = session_label(key_of(request), "")
+    and how other policies would fare. Answered in every state. With ?blocks=true also each block: "." free, ":" cached,
+    "+" active, "#" shared. A key sees its own requests; what all do together only with the scope observe, and the
+    other keys' requests only with admin."""
+    key = key_of(request)
+    found: dict[str, Any] = msgspec.to_builtins(discreet_status(service_of(request).status()))
+    del found["type"], found["ticket"], found["pid"], found["engine_pid"]
+    if not key.may("admin"):
+        prefix = session_label(key, "")
         found["requests"] = [
-            one | {"session": one["session"].removeprefix(prefix)} for one in found["requests"] if one["tenant"] == name
+            one | {"session": one["session"].removeprefix(prefix)}
+            for one in found["requests"]
+            if one["tenant"] == key.name
         ]
+    if not key.may("observe"):
+        found |= {"pool": None, "scheduler": None, "throughput": None, "shadows": []}
+        if blocks:
+            raise needs(key, "observe")
     return found | {"blocks": service_of(request).block_map()} if blocks else found
 
 
@@ -37,7 +47,7 @@ async def usage(request: Request) -> dict[str, Any]:
     report: UsageReport = await service.supervisor.ask(lambda ticket: GetUsage(ticket=ticket))
     found: dict[str, Any] = msgspec.to_builtins(report)
     del found["type"], found["ticket"]
-    if key.name:
+    if not key.may("admin"):
         prefix = session_label(key, "")
         found["tenants"] = [one for one in found["tenants"] if one["name"] == key.name]
         found["sessions"] = [

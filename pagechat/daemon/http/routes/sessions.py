@@ -10,13 +10,15 @@ from fastapi import APIRouter, Path, Request
 from engine.protocol import ListSessions, SessionAction, SessionList, SessionReply
 from pagechat.daemon import sessions
 from pagechat.daemon.errors import RequestError
+from pagechat.daemon.http import shares
+from pagechat.daemon.http.bodies import BodyRoute
 from pagechat.daemon.http.call import key_of, service_of, session_label
 from pagechat.daemon.http.errors import documented
 from pagechat.daemon.http.refusal import ApiError
 from pagechat.daemon.http.schemas.sessions import ForkBody, PinBody
 from pagechat.protocol import ManageSession, Rejected
 
-router = APIRouter(prefix="/v1/sessions", responses=documented(400, 500, 503))
+router = APIRouter(route_class=BodyRoute, prefix="/v1/sessions", responses=documented(400, 500, 503))
 
 Name = Annotated[str, Path(min_length=1, max_length=128)]
 
@@ -40,13 +42,25 @@ async def fork(name: Name, body: ForkBody, request: Request) -> dict[str, Any]:
 
 @router.post("/{name}/pin", responses=documented(404, 413))
 async def pin(name: Name, body: PinBody, request: Request) -> dict[str, Any]:
-    """Keep its blocks whatever happens, or no longer."""
-    return await _manage(request, "pin" if body.pinned else "unpin", name)
+    """Keep its blocks whatever happens, or no longer. A key pins its share of the pool at most, and a session that
+    outgrows it is pinned no longer."""
+    service, key = service_of(request), key_of(request)
+    label = session_label(key, name)
+    if not body.pinned:
+        service.pinned.discard(label)
+        return await _manage(request, "unpin", name)
+    service.ready()
+    async with service.pinning:
+        await shares.check_pin(service, key, label)
+        done = await _manage(request, "pin", name)
+        service.pinned.add(label)
+    return done
 
 
 @router.delete("/{name}", responses=documented(404))
 async def delete(name: Name, request: Request) -> dict[str, Any]:
     """Give its blocks back; the full ones stay cached until they are evicted."""
+    service_of(request).pinned.discard(session_label(key_of(request), name))
     return await _manage(request, "close", name)
 
 

@@ -40,4 +40,4 @@ class TokenizeBody(WholeBody):
 
 class DetokenizeBody(WholeBody):
     model: Annotated[str, Field(max_length=MAX_LABEL)] | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=2**20)]
+    tokens: Annotated[list[TokenId], Field(max_length=2**19)]
