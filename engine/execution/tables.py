@@ -65,6 +65,8 @@ def check_step(step: StepInput, tables: list[list[int]], block_size: int, num_bl
 
 def check_moves(step: StepInput, num_blocks: int) -> None:
     """As `check_step`, of blocks that move before the forward."""
+    if not (len(step.copies) or len(step.swap_out) or len(step.swap_in)):
+        return
     touched = [*step.swap_out[:, 0].tolist(), *step.swap_in[:, 1].tolist(), *step.copies.flatten().tolist()]
     if touched and not 1 <= min(touched) <= max(touched) <= num_blocks:
         raise InconsistentStep(f"A move from or to a block outside 1..{num_blocks}.")

@@ -24,7 +24,6 @@ from engine.execution.cuda.requested import Requested, Sources, device_rows
 from engine.execution.cuda.tables import DeviceTables
 from engine.execution.runner import Runner, prompt_step, tell_nobody
 from engine.execution.step_input import SAMPLING, Ints, LogitsEdit, PromptScores, StepInput, StepResult
-from kernels.triton import warm_up
 from kernels.triton.compilations import compilations
 from kernels.triton.draw import draw
 from kernels.triton.plan import decode_runs, program_target, upload_plan
@@ -84,22 +83,9 @@ class CudaRunner(Runner):
         return compilations.since_mark + self._graphs.captured - self._captured
 
     def warm_up(self, tell: Callable[[str, int, int], None] = tell_nobody) -> None:
-        """Compile what steps of every kind need, capture the decode graphs, and run each kind of step once."""
-        model, config = self.model, self.model.config
+        """Capture the decode graphs, and run each kind of step once. The kernels are compiled: loading did that."""
         compilations.watch()
         with torch.inference_mode():
-            shape = warm_up.Model(
-                heads=config.heads,
-                kv_heads=config.kv_heads,
-                head_dim=config.head_dim,
-                block_size=self.block_size,
-                layers=config.num_layers,
-                dtype=model.dtype,
-                embedding=model.decoder.embedding,
-                forward=model.decoder.forward,
-                logits=model.decoder.logits,
-            )
-            warm_up.compile_all(shape, lambda name, done, total: tell(f"compiling {name}", done, total))
             self._graphs.capture_all(tell)
         for step in self._steps_of_every_kind():
             self.execute(step)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.execution.step_input import Ints, StepInput
+from engine.execution.step_input import UNKNOWN, Ints, StepInput
 from engine.execution.tables import InconsistentStep, check_moves
 
 
@@ -42,18 +42,30 @@ class DeviceTables:
         Only the blocks that the step writes are looked at: what it only reads was checked when it was written.
         """
         check_moves(step, num_blocks)
-        if len(step.token_ids) != step.counts.sum() or step.counts.min(initial=1) < 1 or step.starts.min(initial=0) < 0:
-            raise InconsistentStep(f"{len(step.token_ids)} tokens for sequences of {step.counts.tolist()}.")
-        if len(step.token_ids) and not -1 <= step.token_ids.min() <= step.token_ids.max() < vocab_size:
+        starts, counts, ids = step.starts, step.counts, step.token_ids
+        if not len(ids):
+            return
+        if (ids - UNKNOWN).view(np.uint32).max() >= vocab_size - UNKNOWN:  # below UNKNOWN they wrap around
             raise InconsistentStep(f"A token outside 0..{vocab_size - 1}.")
-        first, last = step.starts // block_size, (step.starts + step.counts - 1) // block_size
+        if len(ids) == len(counts):  # one token each: decoding
+            last, written = starts // block_size, None
+        else:
+            last = (starts + counts - 1) // block_size
+            written = self._blocks(step, starts // block_size, last)
+        if counts.min() < 1 or starts.min() < 0 or counts.sum() != len(ids):
+            raise InconsistentStep(f"{len(ids)} tokens for sequences of {counts.tolist()}.")
         if (last >= self._known[step.rows]).any():
             raise InconsistentStep("A sequence has more tokens than blocks.")
-        sizes = last - first + 1
+        blocks = (self.host[step.rows, last] if written is None else written).tolist()
+        if not 1 <= min(blocks) <= max(blocks) <= num_blocks:
+            raise InconsistentStep(f"A block outside 1..{num_blocks}.")
+        if len(set(blocks)) < len(blocks):
+            raise InconsistentStep("Two sequences write one block.")
+
+    def _blocks(self, step: StepInput, first: Ints, last: Ints) -> Ints:
+        """Blocks first .. last of each sequence of the step, one after the other."""
+        sizes = np.maximum(last - first + 1, 0)
         at = np.repeat(np.arange(len(sizes)), sizes)
         within = np.arange(len(at)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        written = self.host[step.rows[at], first[at] + within]
-        if len(written) and not 1 <= written.min() <= written.max() <= num_blocks:
-            raise InconsistentStep(f"A block outside 1..{num_blocks}.")
-        if len(np.unique(written)) < len(written):
-            raise InconsistentStep("Two sequences write one block.")
+        found: Ints = self.host[step.rows[at], np.clip(first[at] + within, 0, self.host.shape[1] - 1)]
+        return found

@@ -12,6 +12,7 @@ from engine.core import EngineCore
 from engine.execution.cuda.inputs import PinnedInputs, upload
 from engine.execution.cuda.tables import DeviceTables
 from engine.execution.step_input import SAMPLING, StepInput, decode_step, encode_step
+from engine.execution.tables import InconsistentStep
 from tests.engine.fakes import VOCAB, AheadExecutor, request
 
 
@@ -125,3 +126,35 @@ def test_a_step_is_the_same_after_a_journey_as_bytes() -> None:
     assert again == steps
     assert steps[0] != steps[1]
     assert again[0].settings.dtype == SAMPLING
+
+
+@pytest.mark.parametrize(
+    ("starts", "counts", "tables", "ids"),
+    [
+        ([4], [1], [[3]], [5]),
+        ([0], [1], [[0]], [5]),
+        ([0], [1], [[9]], [5]),
+        ([0], [1], [[1]], [VOCAB]),
+        ([0], [1], [[1]], [-2]),
+        ([0, 1], [1, 1], [[1], [1]], [5, 5]),
+        ([0, 0], [6, 4], [[1, 2], [2]], [5] * 10),
+        ([0], [2], [[1]], [5]),
+        ([-1], [2], [[1]], [5, 5]),
+        ([0, 0], [2, 0], [[1], [2]], [5, 5]),
+    ],
+)
+def test_a_step_that_would_touch_foreign_memory_is_refused(
+    starts: list[int], counts: list[int], tables: list[list[int]], ids: list[int]
+) -> None:
+    """Blocks beside the pool of eight or beyond the table, one block written twice, tokens that are none."""
+    patches = [(row, index, block) for row, table in enumerate(tables) for index, block in enumerate(table)]
+    step = StepInput(
+        0,
+        np.arange(len(starts), dtype=np.int32),
+        *(np.array(column, np.int32) for column in (starts, counts, ids, patches)),
+    )
+    on_device = DeviceTables(4, 9, "cpu")
+    on_device.apply(step.patches)
+
+    with pytest.raises(InconsistentStep):
+        on_device.check(step, 4, 8, VOCAB)
