@@ -103,6 +103,8 @@ class EngineCore:
         )
         self._next_sequence = 1
         self._pending: list[TokenOutput] = []
+        self._dropped: dict[str, set[int]] = {}
+        """Answers that were aborted while their request's grammar was being compiled."""
         self._report = -1
 
     @property
@@ -160,19 +162,45 @@ class EngineCore:
                 sequence.priority = priority
             self.scheduler.reorder()
 
-    def abort(self, request_id: str) -> TokenOutput | None:
-        """End a request and give its blocks back. None when there is no such request (it may just have finished)."""
+    def abort(self, request_id: str, index: int | None = None) -> TokenOutput | None:
+        """End a request, or one of its answers, and give the blocks back. None when there is no such request or answer
+        (it may just have finished), and when it ends a little later: by an output of its own, as others do."""
+        if index is not None and request_id in self._compiling:
+            self._dropped.setdefault(request_id, set()).add(index)
+            return None
         compiling = self._compiling.remove(request_id)
         if compiling:
+            self._dropped.pop(request_id, None)
             return TokenOutput(request_id, (), "abort", len(compiling.prompt))
         request = self._requests.get(request_id)
         if request is None:
             return None
+        if index is not None:
+            return self._abort_one(request, index)
         for sequence in request.living():
             sequence.drop_promises()
             self.scheduler.remove(sequence, keep=request.keeps(sequence))
         self._forget(request)
         return request.output((), 0, "abort")
+
+    def _abort_one(self, request: Request, index: int) -> TokenOutput | None:
+        sequence = next((one for one in request.living() if one.index == index), None)
+        if sequence is None or request.group:
+            return None
+        if sequence.children:  # they need its prompt: it ends with its first token, when they have forked
+            request.dropped.add(index)
+            return None
+        for parent in request.sequences:
+            if sequence in parent.children:
+                parent.children.remove(sequence)
+        sequence.drop_promises()
+        self.scheduler.remove(sequence, keep=request.keeps(sequence))
+        if request.finished(sequence):
+            self._forget(request)
+        for waits in [one for one in request.living() if one.index in request.dropped and not one.children]:
+            if (output := self._abort_one(request, waits.index)) is not None:
+                self._pending.append(output)
+        return request.output((), index, "abort")
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -305,10 +333,13 @@ class EngineCore:
         """Queue, or refuse, the requests whose grammar needs no more waiting."""
         patience = 0.0 if self._requests or self._pending else _IDLE_PATIENCE
         for message, outcome in self._compiling.take(patience):
+            dropped = self._dropped.pop(message.request_id, set())
             if isinstance(outcome, GrammarError):
-                self._refuse(message, "bad_request", str(outcome), "grammar")
+                self._refuse(message, outcome.code, str(outcome), "grammar")
             else:
                 self._begin(message, outcome)
+                ended = [self.abort(message.request_id, index) for index in sorted(dropped)]
+                self._pending += [output for output in ended if output is not None]
 
     def _refuse(self, message: AddRequest, code: ErrorCode, text: str, param: str | None = None) -> None:
         self._pending.append(
@@ -401,6 +432,8 @@ class EngineCore:
             reason = "stop"
         elif self._is_full(sequence, length):
             reason = "length"
+        elif sequence.index in request.dropped:
+            reason = "abort"
         output = request.output((token,), sequence.index, reason)
         if length == sequence.prompt_len + 1:
             miss = request.miss(sequence, self.sessions.get(sequence.session), self.blocks.block_size)

@@ -223,20 +223,18 @@ def ask(
     ctx: typer.Context,
     text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="The question; - reads it from stdin.")],
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Most tokens of the answer. [what the context holds]")
+        int | None, typer.Option(metavar="N", help="Most tokens of the answer. [what the context holds]")
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=2, metavar="T", help="0: always the likeliest. [the model's]")
+        float | None, typer.Option(metavar="T", help="0 to 2; 0: always the likeliest. [the model's]")
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option(max=1, metavar="P", help="Share of likelihood to choose from. [the model's]")
+        float | None, typer.Option(metavar="P", help="Share of likelihood to choose from. [the model's]")
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(min=0, metavar="K", help="Choose among so many tokens; 0: all. [the model's]")
+        int | None, typer.Option(metavar="K", help="Choose among so many tokens; 0: all. [the model's]")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, metavar="N", help="For the same answer again. [random]")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="For the same answer again. [random]")] = None,
     stop: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be given 16 times.")
     ] = None,
@@ -244,13 +242,13 @@ def ask(
     session: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of a chat that goes on with each call.")
     ] = None,
-    n: Annotated[int, typer.Option("-n", min=1, max=16, help="So many answers, one after the other at the end.")] = 1,
+    n: Annotated[int, typer.Option("-n", help="So many answers, 16 at most, one after the other at the end.")] = 1,
     beams: Annotated[
-        int | None, typer.Option(min=2, max=16, metavar="W", help="Search for the likeliest answer with W beams.")
+        int | None, typer.Option(metavar="W", help="Search for the likeliest answer with 2 to 16 beams.")
     ] = None,
     length_penalty: Annotated[
         float | None,
-        typer.Option(min=-8, max=8, metavar="X", help="Of the search: above 0 long answers score better. [1]"),
+        typer.Option(metavar="X", help="Of the search: above 0 long answers score better. [1]"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object at the end instead of the text.")] = False,
     model: Model = None,
@@ -262,7 +260,7 @@ def ask(
     """
     from pagechat.commands.ask import Question
     from pagechat.commands.ask import ask as run
-    from pagechat.commands.question import beam, chat_options, read_question
+    from pagechat.commands.question import answers, beam, chat_options, read_question
 
     question = Question(
         text=read_question(text),
@@ -273,7 +271,7 @@ def ask(
         session=session,
         model=model if _on_command_line(ctx, "model") else None,
         as_json=as_json,
-        n=n,
+        n=answers(n),
         beam=beam(beams, length_penalty, n),
     )
     return _run(run(question, run_dir))

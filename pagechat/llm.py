@@ -21,17 +21,26 @@ import msgspec
 
 from engine.process.build import build
 from engine.process.config import EngineConfig
-from engine.protocol import AddRequest, LoadProgress, Message, TokenLogprobs, TokenOutput
+from engine.protocol import (
+    AddRequest,
+    LoadProgress,
+    Message,
+    ProtocolError,
+    TokenLogprobs,
+    TokenOutput,
+    checked,
+)
+from engine.protocol.codec import field_of
 from pagechat.daemon import text
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation, Generation, Prompt, Text
-from pagechat.daemon.requests import Request
+from pagechat.daemon.requests import Answer, Request
 from pagechat.protocol import ChatOptions
 
 
 @dataclass(kw_only=True)
 class SamplingParams:
-    """vLLM's fields and defaults, as far as this engine honours them."""
+    """vLLM's fields and defaults, as far as this engine honours them. `top_k` 0 and -1 take all tokens."""
 
     n: int = 1
     temperature: float = 1.0
@@ -56,15 +65,13 @@ class SamplingParams:
     def options(self) -> ChatOptions:
         """Raises RequestError for a value that is out of range."""
         given = {name: getattr(self, name) for name in ChatOptions.__struct_fields__ if hasattr(self, name)}
-        given["stop"] = [self.stop] if isinstance(self.stop, str) else list(self.stop)
-        given["top_k"] = max(0, self.top_k)
-        given["stop_token_ids"] = list(self.stop_token_ids)
+        given["stop"] = [self.stop] if isinstance(self.stop, str) else self.stop
+        given["top_k"] = 0 if self.top_k == -1 else self.top_k
         given["logit_bias"] = tuple(self.logit_bias.items())
-        given["allowed_token_ids"] = tuple(self.allowed_token_ids)
         try:
             return msgspec.convert(given, ChatOptions)
         except msgspec.ValidationError as error:
-            raise RequestError("bad_request", str(error)) from None
+            raise RequestError("bad_request", str(error), field_of(str(error))) from None
 
 
 @dataclass(frozen=True)
@@ -173,20 +180,25 @@ class LLM:
                 "too_long", f"the prompt takes {len(tokens):,} tokens; the context holds {self.model.max_context:,}"
             )
         name = f"llm-{next(self._numbers)}"
-        wants = Generation(request_id=name, session=name, prompt=prompt, options=options, n=params.n, with_tokens=True)
         sampling = self._text.sampling(options, room)
-        request = Request(receiver=_Nobody(), wants=wants, started=True, prompt=tuple(tokens))
+        try:
+            message = checked(
+                AddRequest(
+                    request_id=name,
+                    session=name,
+                    prompt=tuple(tokens),
+                    sampling=sampling,
+                    n=params.n,
+                    priority=priority,
+                )
+            )
+        except ProtocolError as error:
+            raise RequestError("bad_request", str(error), error.field) from None
+        wants = Generation(request_id=name, session=name, prompt=prompt, options=options, n=params.n, with_tokens=True)
+        request = Request(receiver=_Nobody(), wants=wants, engine_id=name, started=True, prompt=tuple(tokens))
         request.stop_token_ids = frozenset(sampling.stop_token_ids)
         for answer in request.answers:
             answer.text = self._text.answer(options)
-        message = AddRequest(
-            request_id=request.engine_id,
-            session=name,
-            prompt=tuple(tokens),
-            sampling=sampling,
-            n=params.n,
-            priority=priority,
-        )
         return _Task(request, prompt.text if isinstance(prompt, Text) else None), message
 
     def _run(self, tasks: dict[str, _Task]) -> None:
@@ -194,7 +206,9 @@ class LLM:
             outputs, _ = self._core.step()
             for output in outputs:
                 task = tasks[output.request_id]
-                task.take(output)
+                answer = task.take(output)
+                if not answer.open and not answer.engine_done:
+                    answer.engine_done = self._core.abort(output.request_id, answer.index) is not None
                 if not task.request.open_answers and task.request.engine_works:
                     self._core.abort(output.request_id)
 
@@ -214,8 +228,8 @@ class _Task:
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._reasons: dict[int, str] = {}
 
-    def take(self, output: TokenOutput) -> None:
-        """Raises RequestError when the engine refuses the request."""
+    def take(self, output: TokenOutput) -> Answer:
+        """The answer that it belongs to. Raises RequestError when the engine refuses the request."""
         if output.finish_reason == "error":
             raise RequestError(output.code or "internal", output.message, output.param)
         self._prompt_logprobs += output.prompt_logprobs
@@ -224,6 +238,7 @@ class _Task:
         if reason is not None and answer.open:
             answer.open = False
             self._reasons[answer.index] = reason
+        return answer
 
     def output(self) -> RequestOutput:
         outputs = [

@@ -12,7 +12,15 @@ from typing import Annotated, Literal
 import msgspec
 
 from engine.protocol.codec import Message, decoder
-from engine.protocol.commands import GetBlock, GetUsage, ListSessions, Priority, SessionAction, SetPriority
+from engine.protocol.commands import (
+    GetBlock,
+    GetUsage,
+    ListSessions,
+    Priority,
+    SessionAction,
+    SetPriority,
+    Ticket,
+)
 from engine.protocol.replies import (
     BlockContent,
     ErrorCode,
@@ -24,11 +32,31 @@ from engine.protocol.replies import (
     TokenLogprobs,
     UsageReport,
 )
-from engine.protocol.sampling import BeamParams, SamplingRules
+from engine.protocol.sampling import (
+    Answers,
+    BeamParams,
+    SamplingRules,
+    Seed,
+    Temperature,
+    TokenCount,
+    TokenId,
+    TopK,
+    TopP,
+)
 from engine.protocol.telemetry import PoolStatus, ShadowStatus, Snapshot
 
 MAX_CLIENT_FRAME = 64 * 2**20
 """Bytes of the largest frame a client may send; the front drops the connection of one that sends more."""
+
+MAX_NAME = 256
+"""Characters of the name of a request or a session."""
+
+MAX_MESSAGES = 4096
+
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+StopStrings = Annotated[list[StopString], msgspec.Meta(max_length=16)]
+StopTokens = Annotated[list[TokenId], msgspec.Meta(max_length=64)]
 
 
 class Hello(Message, frozen=True):
@@ -45,27 +73,27 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class ChatOptions(SamplingRules, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """None takes the model's own default (generation_config.json), or the rest of the context."""
 
-    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
-    stop: Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=16)] = []
-    stop_token_ids: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=64)] = []
+    max_tokens: TokenCount | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    seed: Seed | None = None
+    stop: StopStrings = []
+    stop_token_ids: StopTokens = []
     """Tokens that end the answer, beside the model's own."""
     ignore_eos: bool = False
     """The model's own end-of-answer tokens do not end it."""
 
 
 class Chat(Message, frozen=True):
-    request_id: str
+    request_id: Name
     """Chosen by the client, unique among its requests in flight; the engine sees another."""
-    session: str
-    messages: list[ChatMessage]
+    session: Name
+    messages: Annotated[list[ChatMessage], msgspec.Meta(max_length=MAX_MESSAGES)]
     options: ChatOptions = ChatOptions()
     keep: bool = False
     """The session goes on: its next turn should find this one's blocks in place."""
-    n: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
+    n: Answers = 1
     """Answers. Each gets its own `Delta`s and its own `Finished`."""
     beam: BeamParams | None = None
     """Beam search instead of sampling; its n best answers come whole, at the end."""
@@ -75,34 +103,34 @@ class Chat(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    request_id: str
+    request_id: Name
 
 
 class GetStatus(Message, frozen=True):
-    ticket: int
+    ticket: Ticket
 
 
 class GetSnapshot(Message, frozen=True):
-    ticket: int
+    ticket: Ticket
 
 
 class ManageSession(Message, frozen=True):
     """Something to do with a session between its turns; answered by `SessionReply`. Files are named by the front."""
 
-    ticket: int
+    ticket: Ticket
     action: SessionAction
-    session: str
-    target: str = ""
+    session: Name
+    target: Name = ""
     """fork: the new session."""
-    tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    tokens: TokenCount | None = None
     """fork: share only the blocks of so many first tokens; None: of all there are."""
 
 
 class GetPieces(Message, frozen=True):
     """How the model reads these messages: answered by `Pieces`."""
 
-    ticket: int
-    messages: list[ChatMessage]
+    ticket: Ticket
+    messages: Annotated[list[ChatMessage], msgspec.Meta(max_length=MAX_MESSAGES)]
     continue_final: bool = False
 
 
@@ -213,6 +241,7 @@ class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Status(Message, frozen=True):
     ticket: int
     state: Literal["loading", "ready", "restarting", "failed", "stopping"]
+    """restarting: the engine ended, and others are started until one is ready."""
     pid: int
     daemon_version: str
     uptime_s: float
@@ -221,7 +250,7 @@ class Status(Message, frozen=True):
     load: LoadProgress | None
     """What the engine is doing, while it is not ready."""
     error: str | None
-    """Why the engine failed, when it did."""
+    """Why the engine failed, when it did, or why the last one ended."""
     engine_pid: int | None
     pool: PoolStatus | None
     scheduler: SchedulerStatus | None
@@ -234,6 +263,10 @@ class Status(Message, frozen=True):
     """Where the OpenAI-compatible door is; None when there is none."""
     http_problem: str | None = None
     """Why there is none, although it was wanted."""
+    state_s: float = 0.0
+    """Seconds in this state."""
+    next_try_s: float | None = None
+    """Seconds until another engine is started; None when none is waited for."""
 
 
 class Pieces(Message, frozen=True):

@@ -115,7 +115,7 @@ def _frames(path: Path, unpacker: Iterator[Any]) -> tuple[list[Frame], bool]:
     while True:
         try:
             time, frame = next(unpacker)
-            frames.append(Frame(float(time), _decode(frame)))
+            frames.append(Frame(_moment(time), _decode(frame)))
         except StopIteration:
             return frames, True
         except (ValueError, TypeError, msgpack.UnpackException):
@@ -125,5 +125,19 @@ def _frames(path: Path, unpacker: Iterator[Any]) -> tuple[list[Frame], bool]:
 _CONTENT: msgspec.msgpack.Decoder[Snapshot | StepReport] = msgspec.msgpack.Decoder(Snapshot | StepReport)
 
 
+def _moment(time: Any) -> float:
+    """Raises ValueError for one that is on no clock."""
+    moment = float(time)
+    if not 0 <= moment < 2**40:
+        raise ValueError(f"{moment} is no Unix time")
+    return moment
+
+
 def _decode(frame: bytes) -> Snapshot | StepReport:
-    return _CONTENT.decode(frame)
+    """Raises ValueError for what no pool can be."""
+    content = _CONTENT.decode(frame)
+    if isinstance(content, Snapshot):
+        blocks = [content.cached, content.addressable, *(sequence.blocks for sequence in content.sequences)]
+        if any(not 1 <= block <= content.num_blocks for some in blocks for block in some):
+            raise ValueError("a snapshot names a block that its pool has not")
+    return content

@@ -23,7 +23,7 @@ from tests.models import write_tokenizer
 
 ROOT = Path(__file__).parent.parent
 FAKE_ENGINE = [sys.executable, "-m", "tests.fake_engine"]
-QUICK = Patience(backoff_s=0.01, stop_s=3)
+QUICK = Patience(backoff_s=0.01, most_backoff_s=0.05, stop_s=3)
 
 
 def model_folder(folder: Path) -> Path:

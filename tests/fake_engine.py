@@ -217,7 +217,7 @@ def serve(core: EngineCore, io: EngineIO) -> None:
                     core.add(command)
                 case SetPriority():
                     core.set_priority(command.request_id, command.priority)
-                case AbortRequest() if output := core.abort(command.request_id):
+                case AbortRequest() if output := core.abort(command.request_id, command.index):
                     io.reply(StepOutputs(step=-1, outputs=[output]))
                 case TakeSnapshot():
                     if report := core.flush():

@@ -74,7 +74,11 @@ class EngineIO:
         while open_:
             ready = dict(poller.poll())
             if front in ready:
-                self._commands.put(protocol.decode_command(front.recv()))
+                frame = front.recv()
+                try:
+                    self._commands.put(protocol.decode_command(frame))
+                except protocol.ProtocolError as error:
+                    front.send(protocol.encode(protocol.refusal(frame, error)))
             if wake_end in ready:
                 wake_end.recv()
                 item = self._outbox.get_nowait()

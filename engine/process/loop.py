@@ -118,7 +118,7 @@ def _obey(command: Command, core: EngineCore, desk: SessionDesk, io: EngineIO) -
     elif isinstance(command, SetPriority):
         core.set_priority(command.request_id, command.priority)
     elif isinstance(command, AbortRequest):
-        output = core.abort(command.request_id)
+        output = core.abort(command.request_id, command.index)
         if output:
             io.reply(StepOutputs(step=-1, outputs=[output]))
     elif isinstance(command, TakeSnapshot):

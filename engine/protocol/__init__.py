@@ -23,6 +23,7 @@ from engine.protocol.commands import (
     SetPriority,
     Shutdown,
     TakeSnapshot,
+    checked,
     decode_command,
 )
 from engine.protocol.replies import (
@@ -46,6 +47,7 @@ from engine.protocol.replies import (
     TokenOutput,
     UsageReport,
     decode_reply,
+    refusal,
 )
 from engine.protocol.sampling import BeamParams, Grammar, GrammarKind, SamplingParams, SamplingRules, TokenId
 from engine.protocol.telemetry import (
@@ -116,8 +118,10 @@ __all__ = [
     "TokenLogprobs",
     "TokenOutput",
     "UsageReport",
+    "checked",
     "decode_command",
     "decode_reply",
     "decode_report",
     "encode",
+    "refusal",
 ]

@@ -5,17 +5,23 @@ An unknown type, a missing field or a wrong kind of value is a `ProtocolError`, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-VERSION = 1
+VERSION = 2
 """Raised with any change a peer of the previous version would misread."""
 
 
 class ProtocolError(ValueError):
-    """A frame that is not one of the messages expected on its socket."""
+    """A frame that is not one of the messages expected on its socket, or a value that is none."""
+
+    @property
+    def field(self) -> str | None:
+        """The name of the field that is wrong, where it is one."""
+        return field_of(str(self))
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
@@ -28,6 +34,13 @@ _encoder = msgspec.msgpack.Encoder()
 def encode(message: Message) -> bytes:
     """The message as one MessagePack frame."""
     return _encoder.encode(message)
+
+
+def field_of(error: str) -> str | None:
+    """The field that one of msgspec's messages is about, by its last name: "top_k" of "... - at `$.options.top_k`"."""
+    place = re.search(r"`\$\.?([^`]*)`$", error)
+    named = re.findall(r"[A-Za-z_]\w*", re.sub(r"\[[^]]*\]", "", place[1])) if place else []
+    return named[-1] if named else None
 
 
 def decoder(kind: Any) -> Callable[[bytes], Any]:

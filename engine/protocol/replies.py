@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from engine.protocol.codec import Message, decoder
+from engine.protocol.codec import Message, ProtocolError, decoder
 from engine.protocol.telemetry import Snapshot
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -21,6 +21,7 @@ ErrorCode = Literal[
     "engine_failed",
     "shutting_down",
     "version_mismatch",
+    "overloaded",
     "internal",
 ]
 
@@ -136,6 +137,19 @@ class StepOutputs(Message, frozen=True):
     step: int
     """Number of the report of the same step; -1 for what happened between steps."""
     outputs: list[TokenOutput]
+
+
+def refusal(frame: bytes, error: ProtocolError) -> StepOutputs:
+    """What the engine says to a command that is none: its request fails, where it names one, and nothing else."""
+    try:
+        found: Any = msgspec.msgpack.decode(frame)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        found = None
+    name = found.get("request_id") if isinstance(found, dict) else None
+    outputs = []
+    if isinstance(name, str) and found.get("type") == "AddRequest":
+        outputs.append(TokenOutput(name, (), "error", message=str(error), code="bad_request", param=error.field))
+    return StepOutputs(step=-1, outputs=outputs)
 
 
 class SessionReply(Message, frozen=True):

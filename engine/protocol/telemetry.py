@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from engine.protocol.codec import Message, decoder
+
+BlockCount = Annotated[int, msgspec.Meta(ge=0, le=2**26)]
+"""Blocks of a pool. A reader keeps some bytes for each, so a file that asks for more is not believed."""
+
+BlockId = Annotated[int, msgspec.Meta(ge=-1, le=2**26)]
+"""-1 where there is none."""
+
+Number = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+"""Of a report or an event."""
 
 NO_EVENT = 2**62
 """`first_event` of the empty report the front publishes when a new engine takes over. No engine counts so
@@ -31,11 +40,11 @@ class PoolEvent(msgspec.Struct, frozen=True, array_like=True):
     """
 
     kind: EventKind
-    block: int
+    block: BlockId
     seq: int = -1
     session: str = ""
-    index: int = -1
-    source: int = -1
+    index: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] = -1
+    source: BlockId = -1
 
 
 PreemptionReason = Literal["cheaper", "not measured", "no host memory", "shares its future"]
@@ -120,7 +129,7 @@ class StepReport(Message, frozen=True):
 class SequenceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     session: str
-    blocks: list[int]
+    blocks: list[BlockId]
     """Block table: physical block of each logical block."""
     length: int
     """Tokens in those blocks."""
@@ -130,14 +139,14 @@ class Snapshot(Message, frozen=True):
     """The pool as it is just after report number `step`, and just before event `next_event`."""
 
     ticket: int
-    next_event: int
-    step: int
-    num_blocks: int
-    block_size: int
+    next_event: Number
+    step: Number
+    num_blocks: BlockCount
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
     sequences: list[SequenceSnapshot]
-    cached: list[int]
+    cached: list[BlockId]
     """Blocks with content and no owner, next victim first."""
-    addressable: list[int]
+    addressable: list[BlockId]
     """Owned blocks that are content-addressable: they become cached when their last owner goes."""
     running: int
     waiting: int

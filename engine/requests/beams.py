@@ -1,8 +1,9 @@
 """Beam search over sequences that share their blocks: fork and release at each step, nothing else.
 
 `BeamSearch` is the algorithm on numbers alone; it follows transformers' vectorised beam search
-(`GenerationMixin._beam_search`: scores in float32, the same stopping heuristic), so that the same
-model gives the same sequences. `BeamGroup` ties its beams to sequences of the engine.
+(`GenerationMixin._beam_search`: sums in float32, the same stopping heuristic), so that the same
+model gives the same sequences. Only the division by the length is in float64, which holds its largest power.
+`BeamGroup` ties its beams to sequences of the engine.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class BeamSearch:
         open_for_more = self._can_improve and not self._full_and_early
         for (score, beam, token), end in list(zip(best, ends, strict=True))[:width]:
             if end and open_for_more:
-                self._finish([*answers[beam], token], float(score / np.float32(length**self.params.length_penalty)))
+                self._finish([*answers[beam], token], float(score) / length**self.params.length_penalty)
         living = [candidate for candidate, end in zip(best, ends, strict=True) if not end][:width]
         if living:
             self._can_improve = self._can_improve and self._may_improve(living[0][0], length)
@@ -80,7 +81,7 @@ class BeamSearch:
             return True
         penalty = self.params.length_penalty
         reach = self._max_tokens if self.params.early_stopping == "never" and penalty > 0 else length
-        return bool(best_running / np.float32(reach**penalty) > np.float32(self.finished[-1].score))
+        return float(best_running) / reach**penalty > self.finished[-1].score
 
 
 @dataclass(slots=True, eq=False)

@@ -18,6 +18,8 @@ class Request:
         self._first = sequences[0]
         self._prompt_tokens = len(message.prompt)
         self._finished: set[int] = set()
+        self.dropped: set[int] = set()
+        """Answers that nobody wants, but which have still to fork the others from their prompt."""
 
     def living(self) -> list[Sequence]:
         """Sequences that have not finished."""

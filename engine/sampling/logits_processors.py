@@ -84,7 +84,7 @@ class LogitsProcessor:
         too_early = generated < params.min_tokens and params.stop_token_ids
         if params.grammar:
             assert self.matcher is not None, "a sequence with a grammar is scheduled when that is compiled"
-            mask = self.matcher.mask()
+            mask = self.matcher.mask()[: -(-vocab // 32)]  # llguidance has a bit more, hence often a word
             return _without(mask, params.stop_token_ids) if too_early else mask
         if not (too_early or params.allowed_token_ids or params.bad_token_ids):
             return None

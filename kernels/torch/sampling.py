@@ -2,6 +2,8 @@
 
 Adding independent Gumbel noise to log probabilities and taking the largest draws from the distribution. The noise is
 -log(-log(1 - u)) of a uniform u hashed from (seed, position, token id), so there is no generator state.
+
+A row whose largest logit is infinite or NaN says nothing: it gets token 0, and the rows beside it theirs.
 """
 
 from __future__ import annotations
@@ -50,14 +52,16 @@ def _gumbel(key: int, tokens: Tensor) -> Tensor:
 
 
 def greedy(logits: Tensor) -> Tensor:
-    return logits.argmax(-1)
+    largest, tokens = logits.max(-1)
+    return tokens.masked_fill_(~largest.isfinite(), 0)
 
 
 def sample(logits: Tensor, rows: SamplingRows) -> Tensor:
     others = np.flatnonzero((rows.temperatures > 0) | rows.shaped()).tolist()
     tokens = greedy(logits) if len(others) < len(logits) else logits.new_empty(len(logits), dtype=torch.int64)
     for row in others:  # row by row: one row's numbers stay in the cache
-        tokens[row] = _choose(logits[row].to(torch.float32), rows, row)
+        scores = logits[row].to(torch.float32)
+        tokens[row] = _choose(scores, rows, row) if scores.max().isfinite() else 0
     return tokens
 
 
@@ -79,6 +83,8 @@ def _choose(scores: Tensor, rows: SamplingRows, row: int) -> Tensor:
     if rows.mask is not None and rows.mask.index[row] >= 0:
         tokens = _allowed(_like(scores, rows.mask.bits[rows.mask.index[row]]), len(scores))
         scores = scores[tokens]
+    if not scores.max().isfinite():  # every token that is left has been ruled out by the model itself
+        return scores.new_zeros((), dtype=torch.int64) if tokens is None else tokens[0]
     if rows.temperatures[row] > 0:
         return _draw(scores, tokens, rows, row)
     best = scores.argmax()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
+from engine.protocol.sampling import Seed, Temperature, TokenCount, TopK, TopP
 from pagechat.protocol import ChatOptions
 
 
@@ -14,11 +15,11 @@ class ChatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
     system: str = ""
     """System prompt; none when empty."""
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
-    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    seed: Seed | None = None
+    max_tokens: TokenCount | None = None
 
     @property
     def options(self) -> ChatOptions:

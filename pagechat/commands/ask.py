@@ -142,7 +142,7 @@ async def _answer(client: AsyncEngineClient, question: Question, record: Record)
 
 async def _check_model(client: AsyncEngineClient, wanted: str) -> None:
     """Raises RequestFailed when the running daemon serves another model than the one asked for."""
-    while (found := await client.status()).state in ("loading", "restarting"):
+    while (found := await client.status()).state in ("loading", "restarting") and found.next_try_s is None:
         await asyncio.sleep(_POLL_S)
     served = found.model
     if served is None or wanted in (served.name, served.path):

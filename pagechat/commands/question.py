@@ -9,16 +9,34 @@ from typing import Any
 import msgspec
 
 from engine.protocol import BeamParams
+from engine.protocol.codec import field_of
+from engine.protocol.sampling import Answers, BeamWidth
 from pagechat.commands import exits
 from pagechat.commands.exits import CommandError
 from pagechat.protocol import ChatOptions
 
 
 def chat_options(**given: Any) -> ChatOptions:
+    """Options by their names in the protocol, which says what each may be."""
+    options: ChatOptions = _converted(given, ChatOptions)
+    return options
+
+
+def answers(n: int) -> int:
+    """How many are wanted of the question."""
+    number: int = _converted(n, Answers, "-n")
+    return number
+
+
+def _converted(value: Any, kind: Any, option: str = "") -> Any:
     try:
-        return msgspec.convert(given, ChatOptions)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise CommandError(str(error), exits.USAGE) from None
+        field = field_of(str(error)) or ""
+        words = str(error).partition(" - at ")[0].replace("`", "")
+        raise CommandError(
+            f"{option or '--' + field.replace('_', '-')}: {words[:1].lower()}{words[1:]}", exits.USAGE
+        ) from None
 
 
 def beam(width: int | None, length_penalty: float | None, n: int) -> BeamParams | None:
@@ -28,7 +46,11 @@ def beam(width: int | None, length_penalty: float | None, n: int) -> BeamParams 
         return None
     if n > width:
         raise CommandError(f"a search of {width} beams has no {n} answers", exits.USAGE)
-    return BeamParams(width=width, length_penalty=1.0 if length_penalty is None else length_penalty)
+    given = {"width": _converted(width, BeamWidth, "--beams")}
+    if length_penalty is not None:
+        given["length_penalty"] = length_penalty
+    search: BeamParams = _converted(given, BeamParams)
+    return search
 
 
 def read_question(words: Sequence[str]) -> str:

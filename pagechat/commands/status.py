@@ -49,7 +49,7 @@ def as_data(found: Status) -> dict[str, Any]:
 
 def as_text(found: Status) -> str:
     """Aligned lines: a name, a value."""
-    rows = [("state", found.state), ("process", f"{found.pid}, pagechat {found.daemon_version}")]
+    rows = [("state", _state(found)), ("process", f"{found.pid}, pagechat {found.daemon_version}")]
     if found.engine_pid is not None:
         rows.append(("engine", f"process {found.engine_pid}"))
     rows.append(("up", duration(found.uptime_s)))
@@ -85,6 +85,12 @@ def as_text(found: Status) -> str:
     if found.shadows:
         parts.append(_shadow_table(found.shadows))
     return "\n\n".join(parts)
+
+
+def _state(found: Status) -> str:
+    if found.next_try_s is not None:
+        return f"{found.state} for {duration(found.state_s)}, the next engine is started in {found.next_try_s:.0f} s"
+    return found.state if found.state == "ready" else f"{found.state} for {duration(found.state_s)}"
 
 
 def _request_table(requests: list[RequestStatus]) -> str:

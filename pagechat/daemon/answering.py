@@ -23,9 +23,11 @@ from engine.protocol import (
     CacheMiss,
     EngineReady,
     FinishReason,
+    ProtocolError,
     SetPriority,
     StepOutputs,
     TokenOutput,
+    checked,
 )
 from pagechat.daemon import text
 from pagechat.daemon.errors import RequestError
@@ -33,8 +35,8 @@ from pagechat.daemon.generation import Generation, Prompt
 from pagechat.daemon.misses import describe
 from pagechat.daemon.observer import Observer
 from pagechat.daemon.requests import Answer, Receiver, Request, Requests
-from pagechat.daemon.sessions import MAX_NAME
 from pagechat.daemon.supervisor import Supervisor
+from pagechat.daemon.suspects import Suspects
 from pagechat.protocol import Accepted, Delta, Failed, Stopping
 
 log = logging.getLogger(__name__)
@@ -55,13 +57,12 @@ class Answering:
         self._text_path = ""
         self._threads = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text")
         self._preparing: set[asyncio.Task[None]] = set()
+        self._suspects = Suspects()
 
     # -- from whoever asks -----------------------------------------------------------------------
 
     def submit(self, receiver: Receiver, generation: Generation) -> Request:
         """Everything that follows is said to the receiver. Raises RequestError for what can be refused at once."""
-        if max(len(generation.request_id), len(generation.session)) > MAX_NAME:
-            raise RequestError("bad_request", f"request id and session may have {MAX_NAME} characters")
         if self.requests.of_receiver(receiver, generation.request_id) is not None:
             raise RequestError("bad_request", f"request id {generation.request_id!r} is in use")
         beam = generation.beam
@@ -148,22 +149,26 @@ class Answering:
             answer.text = self.text.answer(wants.options)
         request.stop_token_ids = frozenset(sampling.stop_token_ids)
         request.prompt = tuple(prompt)
+        command = AddRequest(
+            request_id=request.engine_id,
+            session=wants.session,
+            prompt=request.prompt,
+            sampling=sampling,
+            n=wants.n,
+            beam=wants.beam,
+            keep=wants.keep,
+            salt=wants.salt,
+            tenant=wants.tenant,
+            priority=request.priority,
+        )
+        try:
+            command = checked(command)
+        except ProtocolError as error:
+            raise RequestError("bad_request", str(error), error.field) from None
+        self._suspects.check(request)
         if request.receiver.send(Accepted(request_id=request.client_request_id, prompt_tokens=len(prompt))):
             request.started, request.before = True, self._newest_sequence()
-            self._supervisor().send(
-                AddRequest(
-                    request_id=request.engine_id,
-                    session=wants.session,
-                    prompt=request.prompt,
-                    sampling=sampling,
-                    n=wants.n,
-                    beam=wants.beam,
-                    keep=wants.keep,
-                    salt=wants.salt,
-                    tenant=wants.tenant,
-                    priority=request.priority,
-                )
-            )
+            self._supervisor().send(command)
 
     # -- from the engine -------------------------------------------------------------------------
 
@@ -192,6 +197,7 @@ class Answering:
     def on_lost_engine(self, words: str) -> None:
         for request in self.requests:
             if request.started:
+                self._suspects.saw_death(request)
                 self._fail(
                     request,
                     RequestError("engine_died", f"{words}, after {request.completion_tokens} tokens of this answer"),
@@ -224,10 +230,13 @@ class Answering:
     # -- endings ---------------------------------------------------------------------------------
 
     def _finish(self, request: Request, answer: Answer, reason: FinishReason) -> None:
-        """An answer ends well, or as the client wished. With its last answer the request is complete, and the
-        engine is told when it does not know."""
+        """An answer ends well, or as the client wished. With its last answer the request is complete. The engine is
+        told when it does not know: it computes no more for an answer that a stop string has ended."""
         if request.open_answers == [answer]:
+            self._suspects.saw_end(request)
             self._release(request, abort=request.engine_works)
+        elif not answer.engine_done:
+            self._supervisor().send(AbortRequest(request_id=request.engine_id, index=answer.index))
         self._say_finished(request, answer, reason)
 
     def _finish_all(self, request: Request, reason: FinishReason) -> None:

@@ -34,9 +34,9 @@ from pagechat.daemon.http.door import HttpDoor
 from pagechat.daemon.http.metrics import Metrics
 from pagechat.daemon.http.service import Service
 from pagechat.daemon.pool_watch import PoolWatch, takeover
-from pagechat.daemon.sessions import MAX_NAME
 from pagechat.daemon.supervisor import Listeners, Patience, Supervisor
 from pagechat.protocol import (
+    MAX_NAME,
     Cancel,
     Chat,
     Failed,
@@ -198,7 +198,7 @@ class Front:
         try:
             message = decode_client_message(frame)
         except ProtocolError as error:
-            self._doors.send(client, refuse(frame, str(error)))
+            self._doors.send(client, refuse(frame, error))
             return
         match message:
             case Hello():
@@ -242,7 +242,7 @@ class Front:
             self.answering.submit(Peer(client, self._doors), generation)
         except RequestError as error:
             name = chat.request_id[:MAX_NAME]
-            self._doors.send(client, Failed(request_id=name, code=error.code, message=error.message))
+            self._doors.send(client, Failed(request_id=name, code=error.code, message=error.message, param=error.param))
 
     async def _send_session_answer(self, client: bytes, question: sessions.SessionQuestion) -> None:
         self._doors.send(client, await sessions.answer(question, self.supervisor.ask))
@@ -279,7 +279,7 @@ class Front:
 
     def _on_lost_engine(self, words: str) -> None:
         if self.supervisor.state in ("loading", "restarting"):
-            log.error("%s; starting another", words)
+            log.error("%s; starting another in %.3g s", words, self.supervisor.next_try_s or 0)
         self._pool.stop()
         self.answering.on_lost_engine(words)
 
@@ -338,6 +338,8 @@ class Front:
             shadows=self._pool.shadows(),
             http=self._http.url if self._http else None,
             http_problem=self._http_problem,
+            state_s=supervisor.state_s,
+            next_try_s=supervisor.next_try_s,
         )
 
     def _requests(self) -> list[RequestStatus]:

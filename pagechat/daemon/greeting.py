@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from engine import protocol
-from engine.protocol import Message
+from engine.protocol import Message, ProtocolError
 from pagechat import __version__
-from pagechat.daemon.sessions import MAX_NAME
-from pagechat.protocol import Failed, Rejected, Welcome
+from pagechat.protocol import MAX_NAME, Failed, Rejected, Welcome
 
 
 def greet(version: int, telemetry: str, telemetry_port: int | None = None) -> Welcome | Rejected:
@@ -31,7 +30,7 @@ def greet(version: int, telemetry: str, telemetry_port: int | None = None) -> We
     )
 
 
-def refuse(frame: bytes, why: str) -> Message:
+def refuse(frame: bytes, error: ProtocolError) -> Message:
     """Says what can be said of a bad frame: to the request, if it at least names one, else to the client."""
     try:
         found: Any = msgspec.msgpack.decode(frame)
@@ -43,6 +42,6 @@ def refuse(frame: bytes, why: str) -> Message:
     if found.get("type") == "Hello" and type(version) is int and version != protocol.VERSION:
         return greet(version, "")  # a Hello of another version may have other fields
     if found.get("type") == "Chat" and isinstance(request_id, str):
-        return Failed(request_id=request_id[:MAX_NAME], code="bad_request", message=why)
+        return Failed(request_id=request_id[:MAX_NAME], code="bad_request", message=str(error), param=error.field)
     ticket = ticket if type(ticket) is int and abs(ticket) < 2**63 else None
-    return Rejected(code="bad_request", message=why, ticket=ticket)
+    return Rejected(code="bad_request", message=str(error), ticket=ticket)

@@ -14,11 +14,8 @@ import msgspec
 
 from engine.protocol import Command, GetBlock, GetUsage, ListSessions, Message, SessionCommand
 from pagechat.daemon.errors import RequestError
-from pagechat.protocol import ManageSession, Rejected
+from pagechat.protocol import MAX_NAME, ManageSession, Rejected
 from pagechat.store import data_dir
-
-MAX_NAME = 256
-"""Characters of a request id or a session name."""
 
 SessionQuestion = ManageSession | ListSessions | GetUsage | GetBlock
 Ask = Callable[[Callable[[int], Command]], Awaitable[Any]]

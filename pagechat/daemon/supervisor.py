@@ -1,13 +1,16 @@
-"""Keeps an engine running: starts it, watches it, starts another when it ends, gives up when that does not help.
+"""Keeps an engine running: starts it, watches it, starts another when it ends, for as long as that takes.
 
 ```
-            +--------------- ended ---------------+
-            v                                     |
-loading -> ready -> (ended) -> restarting -> ready
-   |                               |
-   +--> failed <-------------------+        stopping from anywhere
+                              +-- ended: the next pause is twice as long --+
+                              v                                            |
+loading -> ready -> (ended) -> restarting (a pause, then a new engine) ----+--> ready
+   |
+   +--> failed: no engine could ever load this model       stopping from anywhere
 ```
-loading, restarting: requests wait. failed: they fail at once, with the reason. Knows no client and no text.
+loading, restarting: requests wait, but those that wait while engines keep ending fail at each such end and in the
+pause after it, with the reason and when the next one is tried. failed: they fail at once. Only what the first engines
+say of the model is final: an engine that loaded it once is started again for ever, so that neither a request that ends
+engines nor a device that is taken for a while leaves a daemon that serves nobody. Knows no client and no text.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +58,11 @@ class Patience:
     quick_failure_s: float = 30.0
     """An engine that ends sooner after it was ready (or before) failed quickly."""
     quick_failures: int = 3
-    """So many in a row and no other engine is started."""
-    backoff_s: float = 0.5
-    """Before the second start; doubled before each further one."""
+    """After so many in a row requests no longer wait through a pause, and a model that never loaded is given up."""
+    backoff_s: float = 1.0
+    """Before the second start; doubled before each further one that follows a quick failure."""
+    most_backoff_s: float = 30.0
+    """No pause is longer."""
     stop_s: float = 5.0
     """For the engine to end by itself."""
 
@@ -105,34 +111,56 @@ class Supervisor:
         self._preparing: asyncio.Task[None] | None = None
         self._final = False
         self._listening = False
+        self._quick_failures = 0
+        self._since = self._next_try = time.monotonic()
+        self._pausing = False
 
     @property
     def engine_pid(self) -> int | None:
         return self._engine.pid if self._engine is not None else None
 
+    @property
+    def state_s(self) -> float:
+        """Seconds in the present state."""
+        return time.monotonic() - self._since
+
+    @property
+    def next_try_s(self) -> float | None:
+        """Seconds until another engine is started; None when none is waited for."""
+        return max(0.0, self._next_try - time.monotonic()) if self._pausing else None
+
+    @property
+    def words(self) -> str:
+        """The state for people who ask why there is no model."""
+        parts = [f"{self.state} for {self.state_s:.0f} s"]
+        if self.error:
+            parts.append(self.error)
+        if self.next_try_s is not None:
+            parts.append(f"the next engine is started in {self.next_try_s:.0f} s")
+        return "; ".join(parts)
+
     async def run(self) -> None:
         """Until `stop`, or for ever in state "failed"."""
-        quick_failures = 0
         while self.state in ("loading", "restarting"):
             lived_s, words = await self._one_life()
             if self.state == "stopping":
                 self._lose(words)
                 return
             first_load = self.state == "loading"
-            quick_failures = quick_failures + 1 if lived_s < self._patience.quick_failure_s else 0
-            self.error = words
-            if self._final and (first_load or quick_failures >= self._patience.quick_failures):
-                self._set("failed")
-            elif quick_failures >= self._patience.quick_failures:
-                self.error = f"{words}; {quick_failures} engines in a row ended like that"
-                self._set("failed")
-            else:
-                self._set("loading" if first_load else "restarting")
+            quick = self._quick_failures = self._quick_failures + 1 if lived_s < self._patience.quick_failure_s else 0
+            self.error, self.load = words, None
+            if quick > 1 and not self._final:
+                self.error = f"{words}; {quick} engines in a row ended like that"
+            given_up = first_load and (self._final or quick >= self._patience.quick_failures)
+            pause = min(self._patience.backoff_s * 2 ** min(max(0, quick - 1), 30), self._patience.most_backoff_s)
+            self._pausing, self._next_try = not given_up, time.monotonic() + pause
+            self._set("failed" if given_up else "loading" if first_load else "restarting")
             self._lose(words)
-            if self.state != "failed":
+            if self._pausing:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._patience.backoff_s * 2 ** max(0, quick_failures - 1)):
+                    async with asyncio.timeout(pause):
                         await self._wait_for("stopping")
+                self._pausing = False
         await self._wait_for("stopping")
 
     async def ready(self) -> None:
@@ -140,6 +168,8 @@ class Supervisor:
         while self.state != "ready":
             if self.state == "failed":
                 raise RequestError("engine_failed", f"the engine failed: {self.error}")
+            if self._pausing and self._quick_failures >= self._patience.quick_failures:
+                raise RequestError("engine_failed", f"the engine is {self.words}")
             if self.state == "stopping":
                 raise RequestError("shutting_down", "the daemon is stopping")
             await self._changed.wait()
@@ -259,6 +289,8 @@ class Supervisor:
         self._listeners.lost(words)
 
     def _set(self, state: State) -> None:
+        if state != self.state:
+            self._since = time.monotonic()
         self.state = state
         self._changed.set()
         self._changed = asyncio.Event()

@@ -6,6 +6,7 @@ config.json), never code. The engine has weights and knows no text; this is the 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 
 from engine.protocol import SamplingParams, SamplingRules
+from engine.protocol.sampling import Temperature, TopK, TopP
 from pagechat.daemon.answer import AnswerText
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation, Prompt, Text
@@ -22,9 +24,14 @@ from pagechat.daemon.prompt import ChatTokenizer
 from pagechat.daemon.template import PLAIN_TEMPLATE, ChatTemplate
 from pagechat.protocol import ChatOptions
 
+log = logging.getLogger(__name__)
+
 CHAT_TEMPERATURE = 0.7
 CHAT_TOP_P = 0.95
 """For models whose generation_config.json names no temperature: lively, and rarely off the rails."""
+
+MAX_END_TOKENS = 128
+"""A model's own tokens that end an answer; with those of a request they fit into the protocol's list."""
 
 
 class ModelTextError(Exception):
@@ -128,10 +135,13 @@ def load(path: Path, vocab_size: int) -> ModelText:
     ends: list[Any] = [_read(path / "config.json").get("eos_token_id"), generation.get("eos_token_id")]
     if eos := variables.get("eos_token"):
         ends.append(tokenizer.tokenizer.token_to_id(eos))
+    stop_token_ids = _token_ids(ends, vocab_size)
+    if len(stop_token_ids) > MAX_END_TOKENS:
+        raise ModelTextError(f"{path} names {len(stop_token_ids)} end tokens; {MAX_END_TOKENS} is the most")
     return ModelText(
         tokenizer=tokenizer,
         defaults=_defaults(generation),
-        stop_token_ids=_token_ids(ends, vocab_size),
+        stop_token_ids=stop_token_ids,
         vocab_size=vocab_size,
         has_template=source is not None,
     )
@@ -182,14 +192,25 @@ def _token_ids(found: list[Any], vocab_size: int) -> tuple[int, ...]:
 def _defaults(generation: dict[str, Any]) -> SamplingDefaults:
     if generation.get("do_sample") is False:
         return SamplingDefaults(temperature=0.0, top_p=1.0)
-    temperature, top_p, top_k = (generation.get(name) for name in ("temperature", "top_p", "top_k"))
-    has_temperature = isinstance(temperature, int | float) and 0 <= temperature <= 2
+    temperature = _within_bounds(generation, "temperature", Temperature)
+    top_p = _within_bounds(generation, "top_p", TopP)
+    if top_p is None:
+        top_p = CHAT_TOP_P if temperature is None else 1.0
     return SamplingDefaults(
-        temperature=float(temperature) if has_temperature and temperature is not None else CHAT_TEMPERATURE,
-        top_p=float(top_p) if isinstance(top_p, int | float) and 0 < top_p <= 1 else _plain_top_p(has_temperature),
-        top_k=top_k if type(top_k) is int and top_k >= 0 else 0,
+        temperature=CHAT_TEMPERATURE if temperature is None else temperature,
+        top_p=top_p,
+        top_k=_within_bounds(generation, "top_k", TopK) or 0,
     )
 
 
-def _plain_top_p(has_temperature: bool) -> float:
-    return 1.0 if has_temperature else CHAT_TOP_P
+def _within_bounds(generation: dict[str, Any], name: str, kind: Any) -> Any:
+    """A number of generation_config.json as a request could ask for it. None, and a word in the log, for one that no
+    request could: the model answers all the same, and nobody's step meets it."""
+    given = generation.get(name)
+    if given is None:
+        return None
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        log.warning("generation_config.json: %s is %.40r, which is ignored: %s", name, given, error)
+        return None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.protocol import BeamParams, PoolEvent
+from engine.protocol import BeamParams, PoolEvent, TokenOutput
 from tests.engine.fakes import expected_answer, expected_beams, make_core, request, run, tokens_of
 
 
@@ -101,3 +101,87 @@ def test_more_answers_than_may_run_are_refused() -> None:
     (output,) = run(core)["a"]
     assert output.code == "bad_request"
     assert "3 answers" in output.message
+
+
+# -- one answer of several is aborted --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("steps", range(6))
+def test_an_answer_that_nobody_wants_gives_its_blocks_back_and_the_others_go_on(
+    ahead: bool, index: int, steps: int
+) -> None:
+    prompt = list(range(10))
+    core = make_core(64, ahead=ahead, step_tokens=4)  # the prompt takes three steps
+    core.add(request("a", prompt, max_tokens=30, n=3))
+    outputs: list[TokenOutput] = []
+    for _ in range(steps):
+        outputs += core.step()[0]
+    aborted = core.abort("a", index)
+    outputs += [aborted] if aborted else []
+    for _ in range(4):
+        outputs += core.step()[0]
+    assert [output.index for output in outputs if output.finish_reason] == [index]
+    assert len({block for one in core.scheduler.running for block in one.table}) <= used(core) + 1
+    assert len(core.scheduler.running) <= 2
+    told = len(tokens_of(outputs, index))
+    outputs += run(core)["a"]
+
+    assert len(tokens_of(outputs, index)) == told, "nothing came after its end"
+    assert told <= max(1, steps)
+    for other in {0, 1, 2} - {index}:
+        assert tokens_of(outputs, other) == expected_answer(prompt, 30, seed=other)
+    assert sorted((o.index, o.finish_reason) for o in outputs if o.finish_reason) == sorted(
+        [(index, "abort"), *((other, "length") for other in {0, 1, 2} - {index})]
+    )
+    assert used(core) == 0
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_answers_aborted_one_by_one_end_the_request(ahead: bool, order: tuple[int, ...], steps: int) -> None:
+    core = make_core(64, ahead=ahead, step_tokens=4)
+    core.add(request("a", list(range(10)), max_tokens=30, n=3))
+    outputs: list[TokenOutput] = []
+    for _ in range(steps):
+        outputs += core.step()[0]
+    outputs += [output for index in order if (output := core.abort("a", index))]
+    assert core.abort("a", 7) is None
+    assert not core.scheduler.running
+    assert not core.scheduler.waiting
+    outputs += run(core).get("a", [])
+    assert sorted((o.index, o.finish_reason) for o in outputs if o.finish_reason) == [(n, "abort") for n in range(3)]
+    assert used(core) == 0
+    core.blocks.check()
+
+
+def test_the_first_answer_stays_for_the_next_turn_also_when_it_was_aborted() -> None:
+    core = make_core(64)
+    core.add(request("a", [1, 2, 3], max_tokens=30, n=2, keep=True))
+    for _ in range(4):
+        core.step()
+    assert core.abort("a", 0) is not None
+    run(core)
+    session = core.sessions.get("chat-a")
+    assert session is not None
+    assert session.resident is not None
+    assert session.resident.index == 0
+    assert session.resident.tokens == [1, 2, 3, *expected_answer([1, 2, 3], 4)]
+
+
+def test_contiguous_answers_can_be_aborted_one_by_one_too() -> None:
+    core = make_core(64, policy="contiguous-max", max_context=64)
+    core.add(request("a", [1, 2, 3], max_tokens=9, n=2))
+    core.step()
+    assert core.abort("a", 0) is not None
+    assert tokens_of(run(core)["a"], 1) == expected_answer([1, 2, 3], 9, seed=1)[1:]
+
+
+def test_a_beam_search_has_no_answers_to_abort() -> None:
+    core = make_core(64)
+    core.add(request("a", [1, 2, 3], max_tokens=6, n=2, beam=BeamParams(width=2)))
+    core.step()
+    assert core.abort("a", 0) is None
+    assert len(run(core)["a"]) == 2

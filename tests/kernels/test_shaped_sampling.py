@@ -202,3 +202,52 @@ def test_logprobs_are_the_log_softmax_in_float32(count: int, dtype: torch.dtype)
     assert found.top.shape == found.top_tokens.shape == (5, min(count, 100))
     assert torch.allclose(found.top.double(), expected.sort(-1, descending=True).values[:, :count], atol=1e-5)
     assert torch.allclose(found.top.double(), expected.gather(1, found.top_tokens), atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_that_is_no_distribution_gets_token_0_and_harms_nobody(bad: float, dtype: torch.dtype) -> None:
+    rows = [
+        Row(),
+        Row(temperature=1.0),
+        Row(temperature=1.0, top_k=3),
+        Row(temperature=1.0, top_p=0.5),
+        Row(temperature=1.0, min_p=0.1),
+        Row(temperature=1e-30, seen={1: 2}, repetition=1.3),
+        Row(temperature=0.7, bias={2: 5.0}),
+    ]
+    logits = noise(2 * len(rows), 40).to(dtype)
+    expected = ops.sample(logits, pack(rows * 2, 40))
+    spoilt = logits.clone()
+    spoilt[: len(rows)] = bad
+    if bad != float("-inf"):
+        spoilt[: len(rows), 1:] = logits[: len(rows), 1:]  # one is enough
+
+    got = ops.sample(spoilt, pack(rows * 2, 40))
+
+    assert got[: len(rows)].tolist() == [0] * len(rows)
+    assert got[len(rows) :].tolist() == expected[len(rows) :].tolist()
+    assert ops.greedy(spoilt).tolist() == [0] * len(rows) + logits[len(rows) :].argmax(-1).tolist()
+
+
+def test_a_mask_that_leaves_only_impossible_tokens_gives_the_first_of_them() -> None:
+    logits = LOGITS.clone()
+    logits[[3, 5]] = float("-inf")
+    rows = [Row(temperature=temperature, allowed=frozenset({3, 5})) for temperature in (0.0, 1.0)]
+    assert ops.sample(logits.expand(2, -1), pack(rows, 8)).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("size", [1e4, 3e4])
+@pytest.mark.parametrize("repetition", [0.01, 100.0])
+@pytest.mark.parametrize("temperature", [0.0, 1e-38, 2.0])
+def test_at_their_bounds_penalties_leave_a_distribution(size: float, repetition: float, temperature: float) -> None:
+    """The bounds are those of engine.protocol.sampling; bfloat16 logits of 30,000 are far beyond any model's."""
+    logits = (noise(6, 40) * size).to(torch.bfloat16)
+    seen = dict.fromkeys(range(0, 40, 2), 10**6)
+    rows = [
+        Row(temperature, seed=seed, top_k=2**31 - 1, top_p=top_p, min_p=min_p, seen=seen, repetition=repetition)
+        for seed, (top_p, min_p) in enumerate([(1.0, 0.0), (1e-45, 0.0), (1.0, 1.0), (0.5, 0.5)])
+    ]
+    rows += [replace(rows[0], frequency=two, presence=two, bias={3: 50 * two}) for two in (-2.0, 2.0)]
+    tokens = ops.sample(logits, pack(rows, 40))
+    assert all(0 <= token < 40 for token in tokens.tolist())

@@ -100,3 +100,17 @@ def test_a_client_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = pagechat.nothing
+
+
+def test_an_answer_that_a_stop_string_ended_computes_no_more(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wants: dict[str, Any] = {"n": 2, "temperature": 1.0, "seed": 3, "max_tokens": 60, "ignore_eos": True}
+    (whole,) = llm.generate("A page", SamplingParams(**wants))
+    stop = next(one for one in whole.outputs[0].text[5:] if one.strip() and one not in whole.outputs[1].text)
+    most: list[int] = []
+    step = llm._core.step
+    monkeypatch.setattr(llm._core, "step", lambda: (most.append(len(llm._core.scheduler.running)), step())[1])
+    (stopped,) = llm.generate("A page", SamplingParams(**wants, stop=stop))
+    assert stopped.outputs[0].text == whole.outputs[0].text.partition(stop)[0]
+    assert stopped.outputs[1].text == whole.outputs[1].text
+    assert most.count(2) < 59, "one of them ended early"
+    assert most.count(1) > 1

@@ -1,5 +1,6 @@
 """Structured output by llguidance.
 
-compile.py  grammars, compiled beside the steps     queue.py   requests that wait for that
-matcher.py  where a sequence stands in its grammar  trial.py   a large grammar is first tried in another process
+compile.py     grammars, compiled beside the steps          queue.py    requests that wait for that
+jobs.py        which grammar comes next, fair to tenants    trial.py    a large one is first tried in another process
+vocabulary.py  tokens that the model cannot say             matcher.py  where a sequence stands in its grammar
 """

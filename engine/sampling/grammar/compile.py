@@ -1,6 +1,7 @@
 """Structured output: grammars, compiled beside the step loop, and the masks of tokens they allow.
 
-llguidance does the work. Compiling takes from a millisecond to some seconds and runs in a thread of its own. A mask
+llguidance does the work. Compiling takes from a millisecond to some seconds and runs in two threads of its own, one of
+which takes small grammars only: they never wait for a large one. What nobody waits for any more is not compiled. A mask
 takes from 50 microseconds to some milliseconds: it is begun, in another thread, as soon as the token before it is
 known, so it is there when the next step's logits are. Only one thing holds the steps up: llguidance keeps the
 interpreter to itself while it reads the model's tokenizer, once, when the first grammar comes.
@@ -9,6 +10,9 @@ interpreter to itself while it reads the model's tokenizer, once, when the first
 from __future__ import annotations
 
 import json
+import tempfile
+import threading
+import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,9 +23,11 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from engine.protocol import Grammar
-from engine.sampling.grammar.errors import GrammarError, brief
+from engine.sampling.grammar.errors import GrammarError, GrammarQueueFull, brief
+from engine.sampling.grammar.jobs import Compiling, FairQueue
 from engine.sampling.grammar.matcher import Matcher
-from engine.sampling.grammar.trial import try_out
+from engine.sampling.grammar.trial import Trial
+from engine.sampling.grammar.vocabulary import within
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -43,23 +49,85 @@ class GrammarCompiler:
         self._directory = directory
         self._vocab_size = vocab_size
         self._tokenizer: LLTokenizer | None = None
-        self._compiled: OrderedDict[Grammar, Future[Matcher]] = OrderedDict()
-        self._compiling = ThreadPoolExecutor(1, thread_name_prefix="grammar-compiler")
+        self._reading = threading.Lock()
+        self._compiled: OrderedDict[Grammar, Compiling] = OrderedDict()
+        """Done, and well; the one that was wanted last at the end."""
+        self._jobs: dict[Grammar, Compiling] = {}
+        """Those that somebody waits for."""
+        self._queue = FairQueue()
+        self._changed = threading.Condition()
+        """Holds the lock of the four above."""
+        self._threads: list[threading.Thread] = []
         self._masking = ThreadPoolExecutor(4, thread_name_prefix="grammar-mask")
 
-    def compile(self, grammar: Grammar) -> Future[Matcher]:
-        """A matcher at the beginning, to be forked for each sequence; or GrammarError."""
-        future = self._compiled.pop(grammar, None) or self._compiling.submit(self._compile, grammar)
-        self._compiled[grammar] = future
-        if len(self._compiled) > _REMEMBERED:
-            self._compiled.popitem(last=False)
-        return future
+    def compile(self, grammar: Grammar, tenant: str = "") -> Compiling:
+        """A matcher at the beginning, to be forked for each sequence; or GrammarError. `release` it when it is not
+        waited for any more. It fails at once with GrammarQueueFull when too many wait."""
+        with self._changed:
+            if compiled := self._compiled.get(grammar):
+                self._compiled.move_to_end(grammar)
+                return compiled
+            job = self._jobs.get(grammar) or Compiling(grammar)
+            queued = job.began is not None or tenant in job.tenants or self._queue.put(tenant, job)
+            if not queued and not job.tenants:
+                job.set_exception(GrammarQueueFull("the grammar queue is full; try again later"))
+                return job
+            job.waiters += 1
+            self._jobs[grammar] = job
+            self._start_threads()
+            self._changed.notify_all()
+            return job
 
-    def _compile(self, grammar: Grammar) -> Matcher:
+    def release(self, job: Compiling) -> None:
+        """One request less waits for it. With the last one its trial ends, or it is never begun."""
+        with self._changed:
+            job.waiters -= 1
+            if job.done() or job.waiters > 0:
+                return
+            if self._jobs.get(job.grammar) is job:
+                del self._jobs[job.grammar]
+            self._queue.remove(job)
+            if job.began is None:
+                job.cancel()
+            else:
+                job.trial.abandon()
+
+    def _start_threads(self) -> None:
+        if not self._threads:
+            for name, only_small in (("grammar-compiler", False), ("small-grammar-compiler", True)):
+                thread = threading.Thread(target=self._work, args=(only_small,), name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _work(self, only_small: bool) -> None:
+        while True:
+            with self._changed:
+                while (job := self._queue.take(only_small=only_small)) is None:
+                    self._changed.wait()
+                began = job.began = time.monotonic()
+            error: BaseException | None = None
+            try:
+                matcher = self._compile(job.grammar, job.trial)
+            except BaseException as caught:
+                error = caught
+            with self._changed:
+                self._queue.charge(job, time.monotonic() - began)
+                if self._jobs.get(job.grammar) is job:
+                    del self._jobs[job.grammar]
+                if error is None:
+                    job.set_result(matcher)
+                    self._compiled[job.grammar] = job
+                    if len(self._compiled) > _REMEMBERED:
+                        self._compiled.popitem(last=False)
+                else:
+                    job.set_exception(error)
+
+    def _compile(self, grammar: Grammar, trial: Trial) -> Matcher:
         try:
-            if self._tokenizer is None:
-                self._tokenizer = self._read_tokenizer()
-            try_out(grammar)
+            with self._reading:
+                if self._tokenizer is None:
+                    self._tokenizer = self._read_tokenizer()
+            trial.run(grammar)
             text = in_llguidance(grammar)
         except ValueError as error:  # what llguidance and its converters raise, GrammarError too
             raise GrammarError(f"{grammar.kind}: {brief(str(error))}") from error
@@ -75,7 +143,14 @@ class GrammarCompiler:
         file = self._directory / "tokenizer.json"
         if not file.is_file():
             raise GrammarError("the model has no tokenizer.json, which grammars need")
-        return LLTokenizer(str(file), n_vocab=self._vocab_size, eos_token=end_tokens(self._directory) or None)
+        ends = [token for token in end_tokens(self._directory) if 0 <= token < self._vocab_size]
+        smaller = within(file.read_bytes(), self._vocab_size)
+        if smaller is None:
+            return LLTokenizer(str(file), n_vocab=self._vocab_size, eos_token=ends or None)
+        with tempfile.TemporaryDirectory(prefix="pagechat-") as folder:
+            changed = Path(folder) / file.name
+            changed.write_bytes(smaller)
+            return LLTokenizer(str(changed), n_vocab=self._vocab_size, eos_token=ends or None)
 
 
 def in_llguidance(grammar: Grammar) -> str:

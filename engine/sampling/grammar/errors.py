@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from engine.protocol import ErrorCode
+
 
 class GrammarError(ValueError):
     """A grammar that cannot be used; the message is for whoever wrote it."""
+
+    code: ErrorCode = "bad_request"
+
+
+class GrammarQueueFull(GrammarError):
+    """It may well be usable, but too many others wait to be compiled."""
+
+    code: ErrorCode = "overloaded"
 
 
 def brief(error: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,18 +14,18 @@ from engine.sampling.grammar.errors import GrammarError
 
 if TYPE_CHECKING:
     from engine.sampling.grammar.compile import GrammarCompiler
+    from engine.sampling.grammar.jobs import Compiling
     from engine.sampling.grammar.matcher import Matcher
 
 COMPILE_SECONDS = 10.0
-"""A grammar that is not compiled so long after its request came is refused. Work that has begun goes on, within the
-bounds that trial.py sets; a later request that brings the same grammar may find it done."""
+"""A grammar whose own compilation takes longer is refused. How many may wait for theirs to begin is bounded by
+jobs.py, and for how long by that and this."""
 
 
 @dataclass(slots=True)
 class _Waiting:
     message: AddRequest
-    compiling: Future[Matcher]
-    since: float = field(default_factory=time.monotonic)
+    compiling: Compiling
 
     def outcome(self) -> Matcher | GrammarError | None:
         """None: not yet."""
@@ -34,7 +34,7 @@ class _Waiting:
             if error is None or isinstance(error, GrammarError):
                 return error or self.compiling.result()
             return GrammarError(f"compiling the grammar failed: {type(error).__name__}: {error}")
-        if time.monotonic() - self.since > COMPILE_SECONDS:
+        if self.compiling.began is not None and time.monotonic() - self.compiling.began > COMPILE_SECONDS:
             return GrammarError(f"the grammar was not compiled within {COMPILE_SECONDS:g} seconds; simplify it")
         return None
 
@@ -56,7 +56,7 @@ class GrammarQueue:
     def add(self, message: AddRequest, grammar: Grammar) -> None:
         """Begin to compile a request's grammar, unless that has been done before."""
         assert self.compiler is not None
-        self._waiting[message.request_id] = _Waiting(message, self.compiler.compile(grammar))
+        self._waiting[message.request_id] = _Waiting(message, self.compiler.compile(grammar, message.tenant))
 
     def set_priority(self, request_id: str, priority: int) -> None:
         """Nothing when it does not wait here."""
@@ -66,7 +66,10 @@ class GrammarQueue:
     def remove(self, request_id: str) -> AddRequest | None:
         """A request that is wanted no more; None when it does not wait here."""
         waiting = self._waiting.pop(request_id, None)
-        return waiting.message if waiting else None
+        if waiting is None:
+            return None
+        self._release(waiting)
+        return waiting.message
 
     def take(self, patience: float) -> list[tuple[AddRequest, Matcher | GrammarError]]:
         """Requests that need wait no longer, and their matchers or why they have none.
@@ -81,5 +84,10 @@ class GrammarQueue:
             outcome = waiting.outcome()
             if outcome is not None:
                 del self._waiting[waiting.message.request_id]
+                self._release(waiting)
                 taken.append((waiting.message, outcome))
         return taken
+
+    def _release(self, waiting: _Waiting) -> None:
+        assert self.compiler is not None
+        self.compiler.release(waiting.compiling)

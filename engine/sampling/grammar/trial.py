@@ -26,17 +26,52 @@ _STACK = 4 * 2**20
 _MEMORY = 2 * 2**30
 
 
-def try_out(grammar: Grammar) -> None:
-    """Raises GrammarError for a grammar that the engine should not compile."""
-    if len(grammar.text) <= SMALL:
-        return
-    command = [sys.executable, "-P", "-m", __name__]
-    try:
-        ended = subprocess.run(command, input=msgspec.json.encode(grammar), timeout=TRIAL_SECONDS, capture_output=True)
-    except subprocess.TimeoutExpired:
-        raise GrammarError(f"it takes more than {TRIAL_SECONDS} seconds to compile; simplify it") from None
-    if ended.returncode:
-        raise GrammarError("it is too large or too deeply nested to compile; simplify it")
+def is_large(grammar: Grammar) -> bool:
+    """Whether it needs a trial."""
+    return len(grammar.text) > SMALL
+
+
+class Trial:
+    """One trial, which another thread may end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.abandoned = False
+        """Nobody wants to know any more."""
+
+    def run(self, grammar: Grammar) -> None:
+        """Raises GrammarError for a grammar that the engine should not compile, and for one that was abandoned."""
+        if self.abandoned:
+            raise GrammarError("nobody waits for it")
+        if not is_large(grammar):
+            return
+        with self._lock:
+            if self.abandoned:
+                raise GrammarError("nobody waits for it")
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        with process:
+            try:
+                process.communicate(msgspec.json.encode(grammar), timeout=TRIAL_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise GrammarError(f"it takes more than {TRIAL_SECONDS} seconds to compile; simplify it") from None
+        if self.abandoned:
+            raise GrammarError("nobody waits for it")
+        if process.returncode:
+            raise GrammarError("it is too large or too deeply nested to compile; simplify it")
+
+    def abandon(self) -> None:
+        """Its process is ended, or never started."""
+        with self._lock:
+            self.abandoned = True
+            if self._process is not None:
+                self._process.kill()
 
 
 class _Bytes:

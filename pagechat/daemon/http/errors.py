@@ -30,6 +30,7 @@ _STATUS: dict[ErrorCode, int] = {
     "engine_failed": 503,
     "shutting_down": 503,
     "version_mismatch": 500,
+    "overloaded": 503,
     "internal": 500,
 }
 _CODES: dict[str, str] = {"too_long": "context_length_exceeded", "bad_request": "invalid_value"}

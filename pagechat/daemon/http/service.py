@@ -31,7 +31,7 @@ class Service:
         """The engine and its model's text. Raises ApiError 503 while there is none."""
         engine, text = self.supervisor.ready_engine, self.answering.text
         if self.supervisor.state != "ready" or engine is None or text is None:
-            raise ApiError(503, f"the model is not ready: {self.supervisor.state}", code=self.supervisor.state)
+            raise ApiError(503, f"the model is not ready: {self.supervisor.words}", code=self.supervisor.state)
         return engine, text
 
     def check_model(self, name: str | None) -> EngineReady:

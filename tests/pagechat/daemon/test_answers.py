@@ -57,11 +57,30 @@ async def test_a_stop_string_ends_one_answer_and_the_others_go_on(client: AsyncE
     assert len(answers) == 2
 
 
-async def test_the_engine_is_told_once_all_answers_ended_by_a_stop_string(client: AsyncEngineClient) -> None:
+async def test_the_engine_is_told_of_each_answer_that_a_stop_string_ended(client: AsyncEngineClient) -> None:
     options = ChatOptions(stop=["three"])
     answers = finished(await events(client.chat(user("one two three"), session="long", n=2, options=options)))
     assert [answer.finish_reason for answer in answers.values()] == ["stop", "stop"]
-    await until(lambda: notes().count("AbortRequest") == 1, "abort")
+    await until(lambda: notes().count("AbortRequest") == 2, "aborts")
+
+
+async def test_an_answer_that_a_stop_string_ended_takes_no_more_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ENGINE_STEP_S", "0.01")
+    async with running_front(), await AsyncEngineClient.connect() as client:
+        options = ChatOptions(stop=["user"], max_tokens=200)  # ends answer 0 only, with its first words
+        stream = client.chat(user("hello"), session="long", n=2, options=options)
+        while not isinstance(event := await anext(stream), Finished):
+            pass
+        assert (event.index, event.finish_reason) == (0, "stop")
+        await until(lambda: notes().count("AbortRequest") == 1, "abort")
+        while len((await client.snapshot()).sequences) > 1:
+            await asyncio.sleep(0.01)
+        (other,) = (await client.snapshot()).sequences
+        answers = finished(await events(stream))
+        assert answers.keys() == {1}
+        assert answers[1].usage.completion_tokens == 200
+        assert other.length < 200
+        assert notes().count("AbortRequest") == 1, "the engine ended the other one by itself"
 
 
 async def test_cancel_ends_every_answer_that_is_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,7 +280,7 @@ async def test_a_bad_chat_fails_as_the_request_it_names(shared: AsyncEngineClien
     peer = raw_client()
     peer.send(msgspec.msgpack.encode({"type": "Chat", "request_id": "r", "session": "s", "messages": "none"}))
     assert await received(peer) == Failed(
-        request_id="r", code="bad_request", message="Expected `array`, got `str` - at `$.messages`"
+        request_id="r", code="bad_request", message="Expected `array`, got `str` - at `$.messages`", param="messages"
     )
     peer.close(linger=0)
 
@@ -321,7 +321,7 @@ async def test_a_request_id_in_use_is_refused_and_the_first_request_goes_on(monk
 
 
 async def test_names_that_are_too_long_are_refused(shared: AsyncEngineClient) -> None:
-    with pytest.raises(RequestFailed, match="256 characters"):
+    with pytest.raises(RequestFailed, match=r"length <= 256 - at `\$\.(session|request_id)`"):
         await whole(shared, "hi", session="s" * 257)
 
 
@@ -410,15 +410,61 @@ async def test_an_engine_that_ends_without_a_word_is_tried_again_then_given_up(m
         assert notes().count("start") == QUICK.quick_failures
 
 
-async def test_requests_that_kill_every_engine_end_in_the_failed_state() -> None:
-    async with connected() as (_, client):
-        for _ in range(QUICK.quick_failures):
+async def test_requests_that_kill_every_engine_do_not_end_the_service() -> None:
+    async with connected() as (front, client):
+        for number in range(2 * QUICK.quick_failures):
+            await until_ready(client)
+            with pytest.raises(RequestFailed) as caught:
+                await whole(client, f"hello {number}", session="die")
+            assert caught.value.code == "engine_died"
+        await until(lambda: front.supervisor.state == "ready", "another engine")
+        assert (await whole(client, "hello")).text.startswith("user\nhello")
+        assert (await client.status()).error is None
+
+
+async def test_a_request_that_saw_two_engines_end_is_not_given_to_a_third() -> None:
+    async with connected() as (front, client):
+        for _ in range(2):
+            await until_ready(client)
             with pytest.raises(RequestFailed) as caught:
                 await whole(client, "hello", session="die")
             assert caught.value.code == "engine_died"
-        with pytest.raises(RequestFailed, match="3 engines in a row") as caught:
+        await until_ready(client)
+        with pytest.raises(RequestFailed, match="2 engines ended while they computed this request") as caught:
+            await whole(client, "hello", session="die again")
+        assert caught.value.code == "bad_request"
+        assert front.supervisor.state == "ready"
+        assert (await whole(client, "another")).finish_reason == "stop"
+
+
+async def test_while_engines_keep_ending_it_is_told_why_since_when_and_when_it_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patience = Patience(backoff_s=0.01, most_backoff_s=2.0, stop_s=1)
+    async with connected(patience=patience) as (front, client):
+        await until_ready(client)
+        monkeypatch.setenv("FAKE_ENGINE_LOAD", "exit")
+        with pytest.raises(RequestFailed):
+            await whole(client, "hello", session="die")
+        # one that waits is not kept waiting for ever
+        with pytest.raises(
+            RequestFailed, match=r"restarting for \d+ s; .* the next engine is started in \d s"
+        ) as caught:
             await whole(client, "hello")
         assert caught.value.code == "engine_failed"
+        await until(lambda: (front.supervisor.next_try_s or 0) > 1, "a long pause")
+        status = await client.status()
+        assert (status.state, status.load) == ("restarting", None)
+        assert status.error is not None
+        assert "the machine has no memory left" in status.error
+        assert status.next_try_s is not None
+        assert 0 < status.next_try_s <= 2
+        assert status.state_s > 0
+        # then the trouble is over, and nobody had to restart anything
+        monkeypatch.delenv("FAKE_ENGINE_LOAD")
+        await until(lambda: front.supervisor.state == "ready", "another engine")
+        assert (await whole(client, "again")).finish_reason == "stop"
+        assert (await client.status()).next_try_s is None
 
 
 @pytest.mark.parametrize(("how", "words"), [("version", "protocol version"), ("text", "no tokenizer.json")])

@@ -32,12 +32,29 @@ def folder(path: Path, **files: Any) -> Path:
         ({"temperature": 0.6}, (0.6, 1.0, 0)),
         ({"do_sample": False, "temperature": 0.6}, (0.0, 1.0, 0)),
         ({"temperature": None, "top_k": "many", "top_p": 7}, (0.7, 0.95, 0)),
+        ({"temperature": 1e9, "top_k": 3_000_000_000, "top_p": 0}, (0.7, 0.95, 0)),
+        ({"temperature": -1, "top_k": -5, "top_p": 0.5}, (0.7, 0.5, 0)),
     ],
 )
 def test_generation_config_gives_the_defaults(tmp_path: Path, generation: Any, expected: Any) -> None:
     model = text.load(folder(tmp_path / "m", generation_config=generation), VOCAB)
     sampling = model.sampling(ChatOptions(), room=100)
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == expected
+
+
+def test_what_no_request_could_ask_for_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = text.load(folder(tmp_path / "m", generation_config={"top_k": 3_000_000_000}), VOCAB)
+    assert model.defaults.top_k == 0
+    assert "top_k is 3000000000, which is ignored" in caplog.text
+    (tmp_path / "m" / "generation_config.json").write_text('{"temperature": NaN}')
+    with pytest.raises(text.ModelTextError, match="generation_config"):
+        text.load(tmp_path / "m", VOCAB)
+
+
+def test_more_end_tokens_than_a_request_can_carry_are_refused(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m", generation_config={"eos_token_id": list(range(text.MAX_END_TOKENS + 9))})
+    with pytest.raises(text.ModelTextError, match="end tokens"):
+        text.load(path, VOCAB)
 
 
 def test_what_the_client_says_goes_first(tmp_path: Path) -> None:

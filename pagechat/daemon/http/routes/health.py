@@ -19,9 +19,9 @@ router = APIRouter(responses=documented(500))
 @router.get("/health", responses=documented(503))
 async def health(request: Request) -> dict[str, str]:
     """200 while a model answers; 503 while it loads, is being replaced, or has failed. Needs no key."""
-    state = service_of(request).supervisor.state
-    if state != "ready":
-        raise ApiError(503, f"the model is not ready: {state}", code=state)
+    supervisor = service_of(request).supervisor
+    if supervisor.state != "ready":
+        raise ApiError(503, f"the model is not ready: {supervisor.words}", code=supervisor.state)
     return {"status": "ok"}
 
 

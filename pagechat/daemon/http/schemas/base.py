@@ -7,8 +7,27 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from engine.protocol import BeamParams, Grammar
+from engine.protocol import TokenId as ProtocolTokenId
+from engine.protocol.commands import Priority as ProtocolPriority
+from engine.protocol.sampling import (
+    Answers,
+    Bias,
+    LengthPenalty,
+    LogitBias,
+    LogprobCount,
+    MinP,
+    MinTokens,
+    Penalty,
+    RepetitionPenalty,
+    Seed,
+    Temperature,
+    TokenIds,
+    TopK,
+    TopP,
+)
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.http.schemas.body import Body, WholeBody, wrong
+from pagechat.daemon.http.schemas.bounds import bounds
 from pagechat.daemon.http.schemas.structure import (
     Choices,
     GrammarText,
@@ -19,12 +38,10 @@ from pagechat.daemon.http.schemas.structure import (
     of_regex,
     of_schema,
 )
-from pagechat.protocol import ChatOptions
+from pagechat.protocol import ChatOptions, StopStrings, StopTokens
+from pagechat.protocol import StopString as ProtocolStopString
 
-MAX_N = 16
-MAX_STOPS = 16
 MAX_LABEL = 256
-MAX_LOGPROBS = 20
 
 
 def _refuse(value: Any) -> None:
@@ -38,10 +55,10 @@ Refused = Annotated[None, BeforeValidator(_refuse, json_schema_input_type=None)]
 Label = Annotated[str, Field(max_length=MAX_LABEL)] | None
 """A field that asks nothing of a text model on this machine (docs/http.md lists them): any value is right."""
 
-StopString = Annotated[str, Field(min_length=1, max_length=256)]
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+StopString = Annotated[str, bounds(ProtocolStopString)]
+TokenId = Annotated[int, bounds(ProtocolTokenId)]
 TokenName = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
-Priority = Annotated[int, Field(ge=-(2**31), lt=2**31)] | None
+Priority = Annotated[int, bounds(ProtocolPriority)] | None
 SessionName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^/\x00-\x1f\x7f]+$")]
 """No slash: it is part of an address, and divides the key's name from the session's in the engine."""
 
@@ -57,26 +74,24 @@ class Generating(WholeBody):
     model: Annotated[str, Field(max_length=MAX_LABEL)] | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = 1
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    n: Annotated[int, bounds(Answers)] | None = 1
+    temperature: Annotated[float, bounds(Temperature)] | None = None
+    top_p: Annotated[float, bounds(TopP)] | None = None
+    top_k: Annotated[int, bounds(TopK, ge=-1)] | None = None
     """-1 and 0: all tokens."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    seed: Annotated[int, bounds(Seed)] | None = None
+    stop: StopString | Annotated[list[StopString], bounds(StopStrings)] | None = None
+    stop_token_ids: Annotated[list[TokenId], bounds(StopTokens)] | None = None
     ignore_eos: bool = False
-    min_tokens: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
-    logit_bias: Annotated[dict[TokenName, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = (
-        None
-    )
+    min_tokens: Annotated[int, bounds(MinTokens)] = 0
+    min_p: Annotated[float, bounds(MinP)] | None = None
+    presence_penalty: Annotated[float, bounds(Penalty)] | None = None
+    frequency_penalty: Annotated[float, bounds(Penalty)] | None = None
+    repetition_penalty: Annotated[float, bounds(RepetitionPenalty)] | None = None
+    logit_bias: Annotated[dict[TokenName, Annotated[float, bounds(Bias)]], bounds(LogitBias)] | None = None
     """What is added to a token's logit, by the token's id."""
-    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=4096)] | None = None
-    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], bounds(TokenIds, min_length=1)] | None = None
+    prompt_logprobs: Annotated[int, bounds(LogprobCount)] | None = None
     """Of each token of the prompt, with so many of the likeliest there; not with stream."""
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -90,7 +105,7 @@ class Generating(WholeBody):
     use_beam_search: bool = False
     """The n best answers of a search with max(n, best_of) beams, 2 at least. It samples nothing, so temperature and
     its like must be left out."""
-    length_penalty: Annotated[float, Field(ge=-8, le=8)] = 1.0
+    length_penalty: Annotated[float, bounds(LengthPenalty)] = 1.0
     """Of the beam search."""
     return_token_ids: bool = False
     session: SessionName | None = None

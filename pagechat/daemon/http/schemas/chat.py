@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from engine.protocol import Grammar
+from engine.protocol.sampling import LogprobCount, TokenCount
 from pagechat.daemon.generation import Conversation
 from pagechat.daemon.http.schemas import tools
-from pagechat.daemon.http.schemas.base import MAX_LOGPROBS, Generating, Label, Refused
+from pagechat.daemon.http.schemas.base import Generating, Label, Refused
 from pagechat.daemon.http.schemas.body import Body, wrong
+from pagechat.daemon.http.schemas.bounds import bounds
 from pagechat.daemon.http.schemas.tools import (
     MAX_TOOLS,
     NamedTool,
@@ -20,8 +22,8 @@ from pagechat.daemon.http.schemas.tools import (
     Tools,
     required_call,
 )
+from pagechat.protocol import MAX_MESSAGES
 
-MAX_MESSAGES = 4096
 MAX_PARTS = 1024
 
 
@@ -77,9 +79,9 @@ Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage
 class ChatBody(Generating):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     logprobs: bool | None = False
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    top_logprobs: Annotated[int, bounds(LogprobCount)] | None = None
+    max_tokens: Annotated[int, bounds(TokenCount)] | None = None
+    max_completion_tokens: Annotated[int, bounds(TokenCount)] | None = None
     """OpenAI's newer word for max_tokens."""
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None

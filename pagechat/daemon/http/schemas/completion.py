@@ -6,13 +6,16 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from engine.protocol.commands import Prompt
+from engine.protocol.sampling import Answers, LogprobCount, TokenCount
 from pagechat.daemon.generation import Text, Tokens
-from pagechat.daemon.http.schemas.base import MAX_LOGPROBS, MAX_N, Generating, Refused, TokenId
+from pagechat.daemon.http.schemas.base import Generating, Refused, TokenId
 from pagechat.daemon.http.schemas.body import wrong
+from pagechat.daemon.http.schemas.bounds import bounds
 
 MAX_PROMPTS = 256
 
-Ids = Annotated[list[TokenId], Field(min_length=1)]
+Ids = Annotated[list[TokenId], bounds(Prompt, min_length=1)]
 
 
 def _form(prompt: Any) -> str:
@@ -35,13 +38,13 @@ PromptField = Annotated[
 class CompletionBody(Generating):
     prompt: PromptField
     """Text as it is (no chat template), or token ids; or a list of either, each answered by itself."""
-    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = 16
+    max_tokens: Annotated[int, bounds(TokenCount, ge=0)] | None = 16
     """16 is OpenAI's default. null: what the context holds. 0, with echo: the prompt alone."""
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprobs: Annotated[int, bounds(LogprobCount)] | None = None
     """Of each token, with so many of the likeliest there; with echo, of the prompt's tokens too."""
     echo: bool | None = False
     """The prompt comes before the answer."""
-    best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    best_of: Annotated[int, bounds(Answers)] | None = None
     """So many answers are made, and the n with the highest log probability per token come back; not with stream."""
     suffix: Refused = None
     """The model does not fill in the middle."""

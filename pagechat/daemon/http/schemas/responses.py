@@ -6,10 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from engine.protocol.sampling import Temperature, TokenCount, TopP
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.http.schemas.base import MAX_LABEL, Label, Priority, Refused, SessionName
 from pagechat.daemon.http.schemas.body import Body, WholeBody, wrong
-from pagechat.daemon.http.schemas.chat import MAX_MESSAGES, MAX_PARTS, ChatBody
+from pagechat.daemon.http.schemas.bounds import bounds
+from pagechat.daemon.http.schemas.chat import MAX_PARTS, ChatBody
+from pagechat.protocol import MAX_MESSAGES
 
 
 class InputText(Body):
@@ -69,9 +72,9 @@ class ResponsesBody(WholeBody):
     input: str | Annotated[list[InputMessage | InputReasoning], Field(min_length=1, max_length=MAX_MESSAGES - 1)]
     instructions: str | None = None
     """A system message before the input."""
-    max_output_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_output_tokens: Annotated[int, bounds(TokenCount)] | None = None
+    temperature: Annotated[float, bounds(Temperature)] | None = None
+    top_p: Annotated[float, bounds(TopP)] | None = None
     text: TextOptions | None = None
     stream: bool | None = False
     store: Literal[False] | None = None

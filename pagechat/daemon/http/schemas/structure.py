@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from engine.protocol import Grammar
+from engine.protocol.sampling import MAX_GRAMMAR
+from engine.protocol.sampling import GrammarText as ProtocolGrammarText
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.http.schemas.body import Body, wrong
+from pagechat.daemon.http.schemas.bounds import bounds
 
-MAX_GRAMMAR = 2**17
-"""Characters, of a schema as JSON too."""
-
-GrammarText = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR)]
+GrammarText = Annotated[str, bounds(ProtocolGrammarText, min_length=1)]
 Choices = Annotated[list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(min_length=1, max_length=1024)]
 
 

@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from pagechat.daemon.generation import Conversation, Prompt, Text
 from pagechat.daemon.http.schemas.base import MAX_LABEL, TokenId
 from pagechat.daemon.http.schemas.body import WholeBody, wrong
-from pagechat.daemon.http.schemas.chat import MAX_MESSAGES, Message, for_template
+from pagechat.daemon.http.schemas.chat import Message, for_template
+from pagechat.protocol import MAX_MESSAGES
 
 
 class TokenizeBody(WholeBody):

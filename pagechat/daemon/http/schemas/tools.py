@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from engine.protocol import Grammar
+from engine.protocol.sampling import MAX_GRAMMAR
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.http.parts import CALL, CALLED
 from pagechat.daemon.http.schemas.body import Body
-from pagechat.daemon.http.schemas.structure import MAX_GRAMMAR
 
 MAX_TOOLS = 128
 

@@ -19,7 +19,9 @@ from engine.models.loading.load import LoadedModel
 from engine.protocol import Grammar, GrammarKind, TokenOutput
 from engine.sampling.grammar import queue as grammar_queue
 from engine.sampling.grammar.compile import GrammarCompiler, Matcher, end_tokens
+from engine.sampling.grammar.jobs import Compiling
 from engine.sampling.grammar.queue import GrammarError
+from engine.sampling.grammar.trial import Trial
 from tests.engine.fakes import run, tokens_of
 from tests.engine.test_equality import ask, load, make_core
 from tests.models import VOCAB, tiny_llama, write_tokenizer
@@ -205,10 +207,41 @@ def test_a_model_without_a_tokenizer_takes_no_grammar(tmp_path: Path) -> None:
         GrammarCompiler(tmp_path, VOCAB).compile(PERSON_GRAMMAR).result()
 
 
-def test_a_tokenizer_larger_than_the_model_takes_no_grammar(tmp_path: Path) -> None:
+def added(folder: Path, *tokens: str) -> None:
+    """A tokenizer with more tokens than the model's embedding has rows."""
+    write_tokenizer(folder)
+    file = folder / "tokenizer.json"
+    found = json.loads(file.read_text())
+    ways = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    found["added_tokens"] += [{"id": VOCAB + place, "content": token, **ways} for place, token in enumerate(tokens)]
+    file.write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize("more", [1, 40])
+def test_tokens_beyond_the_models_embedding_are_in_no_mask(tmp_path: Path, tokenizer: Tokenizer, more: int) -> None:
+    added(tmp_path, *(f"[PAD{number}]" for number in range(more)))
+    matcher = GrammarCompiler(tmp_path, VOCAB).compile(Grammar(kind="regex", text=r"(\[PAD0\]|x)+")).result()
+    for seed in range(5):
+        tokens = walk(matcher.fork(), random.Random(seed))
+        assert max(tokens) < VOCAB
+        assert re.fullmatch(r"(\[PAD0\]|x)+", tokenizer.decode(tokens))
+
+
+def test_a_vocabulary_larger_than_the_embedding_is_cut_too(tmp_path: Path, tokenizer: Tokenizer) -> None:
     write_tokenizer(tmp_path)
-    with pytest.raises(GrammarError, match="vocab size too small"):
-        GrammarCompiler(tmp_path, VOCAB - 1).compile(PERSON_GRAMMAR).result()
+    rows = VOCAB - 37
+    matcher = GrammarCompiler(tmp_path, rows).compile(PERSON_GRAMMAR).result()
+    for seed in range(5):
+        tokens = walk(matcher.fork(), random.Random(seed))
+        assert max(tokens) < rows
+        assert is_person(tokenizer.decode(tokens))
+
+
+def test_what_failed_is_compiled_again_and_what_was_compiled_is_not(compiler: GrammarCompiler) -> None:
+    bad = Grammar(kind="regex", text="(")
+    first = compiler.compile(bad)
+    assert isinstance(first.exception(), GrammarError)
+    assert compiler.compile(bad) is not first
 
 
 # -- through the engine --------------------------------------------------------------------------
@@ -299,9 +332,9 @@ class SlowCompiler(GrammarCompiler):
         super().__init__(directory, VOCAB)
         self.gate = threading.Event()
 
-    def _compile(self, grammar: Grammar) -> Matcher:
+    def _compile(self, grammar: Grammar, trial: Trial) -> Matcher:
         self.gate.wait(30)
-        return super()._compile(grammar)
+        return super()._compile(grammar, trial)
 
 
 @pytest.fixture
@@ -354,6 +387,18 @@ def test_a_grammar_that_takes_too_long_ends_its_request(
     assert "not compiled within 0 seconds" in output.message
 
 
+def test_a_grammar_and_other_masks_go_into_one_step(model: LoadedModel, compiler: GrammarCompiler) -> None:
+    # llguidance's masks of a vocabulary that 32 divides have a word more than others
+    core = core_with(model, compiler)
+    core.add(ask("allowed", [5, 6], 60, sampling={**HOT, "allowed_token_ids": (65, 66), "stop_token_ids": ()}))
+    core.add(ask("early", [5, 6], 60, sampling={**HOT, "min_tokens": 50}))
+    core.add(constrained("grammar"))
+    outputs = run(core)
+    assert {name: found[-1].finish_reason for name, found in outputs.items()}["grammar"] == "stop"
+    assert set(tokens_of(outputs["allowed"])) <= {65, 66}
+    assert len(tokens_of(outputs["early"])) >= 50
+
+
 def test_a_bad_grammar_ends_only_its_own_request(model: LoadedModel, compiler: GrammarCompiler) -> None:
     core = core_with(model, compiler)
     core.add(ask("bad", [5, 6], 10, sampling={**HOT, "grammar": Grammar(kind="regex", text="(")}))
@@ -367,7 +412,7 @@ def test_a_bad_grammar_ends_only_its_own_request(model: LoadedModel, compiler: G
 
 def test_a_compiler_that_breaks_ends_only_its_own_request(model: LoadedModel, tiny: Path) -> None:
     class Breaks(GrammarCompiler):
-        def _compile(self, grammar: Grammar) -> Matcher:
+        def _compile(self, grammar: Grammar, trial: Trial) -> Matcher:
             raise MemoryError("no more")
 
     core = core_with(model, Breaks(tiny, VOCAB))
@@ -406,10 +451,10 @@ def test_a_grammar_that_meets_a_limit_on_the_way_ends_its_request_with_all_answe
             return "too complex\n<state>...</state>" if self.taken >= 3 else ""
 
     class Tiring(GrammarCompiler):
-        def compile(self, grammar: Grammar) -> Future[Matcher]:
+        def compile(self, grammar: Grammar, tenant: str = "") -> Compiling:
             mask: Future[bytes] = Future()
             mask.set_result(Tires().compute_bitmask())
-            future: Future[Matcher] = Future()
+            future = Compiling(grammar)
             future.set_result(Matcher(Tires(), mask, ThreadPoolExecutor(1)))  # type: ignore[arg-type]
             return future
 

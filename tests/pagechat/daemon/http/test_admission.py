@@ -132,7 +132,9 @@ async def test_health_flips_when_the_engine_is_killed_and_again_when_another_is_
         assert front.supervisor.engine_pid is not None
         os.kill(front.supervisor.engine_pid, signal.SIGKILL)
         await until(lambda: front.supervisor.state != "ready", "death")
-        assert (await http.get("/health")).status_code == 503
+        health = await http.get("/health")
+        assert (health.status_code, health.json()["error"]["code"]) == (503, "restarting")
+        assert "SIGKILL" in health.json()["error"]["message"]
         await until(lambda: front.supervisor.state == "ready", "another engine")
         assert (await http.get("/health")).status_code == 200
 
