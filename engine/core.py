@@ -526,7 +526,7 @@ class EngineCore:
             f"{pool.available} of {pool.num_blocks} blocks of {self.blocks.block_size} available"
             + (f", {pinned} held by pinned sessions" if pinned else "")
         )
-        return self._fail(sequence, "too_long", text)
+        return self._fail(sequence, "busy" if pinned else "too_long", text)
 
     def _learn_costs(self, step: Step, result: StepResult, duration: float) -> None:
         tokens = sum(span.count for span in step.spans)

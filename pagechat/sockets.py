@@ -1,16 +1,22 @@
 """A ZeroMQ socket inside an asyncio loop: a callback for each message, sends that never wait.
 
 Plain sockets and the loop's own reader instead of `zmq.asyncio`: one wake-up drains many messages, nothing is
-reordered, and a send tells at once whether it was taken. Knows nothing of what the frames mean.
+reordered, and a send tells at once whether it was taken. A message whose handling fails is logged and dropped, and the
+next one is handled: what one peer sends cannot close a socket for the others. Knows nothing of what the frames mean.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
+
+from pagechat.seldom import Seldom
+
+log = logging.getLogger(__name__)
 
 _BATCH = 256
 """Messages handled before the loop gets its turn."""
@@ -25,6 +31,7 @@ class LoopSocket:
         self._loop = asyncio.get_running_loop()
         self._drain_due = False
         self._monitor: LoopSocket | None = None
+        self._failures = Seldom()
         if on_message is not None:
             self._loop.add_reader(socket.fileno(), self._drain)
             self._wake()
@@ -83,5 +90,8 @@ class LoopSocket:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return False
-        self._on_message(frames)
+        try:
+            self._on_message(frames)
+        except Exception:
+            self._failures.exception(log, "a message on a socket could not be handled; it was dropped")
         return True

@@ -20,6 +20,7 @@ ErrorCode = Literal[
     "engine_died",
     "engine_failed",
     "shutting_down",
+    "busy",
     "version_mismatch",
     "overloaded",
     "internal",

@@ -1,29 +1,28 @@
 """`pagechat-daemon batch IN.jsonl OUT.jsonl`: requests in OpenAI's batch format, answered through the HTTP door.
 
-What is in OUT.jsonl already is not asked again, so a run that was killed is gone on with by calling it once more. Each
-line is written whole and flushed; a half line that a kill left at the end is taken away first.
+What OUT.jsonl has an answer to is not asked again, so a run that was killed, or whose daemon was, is gone on with by
+calling it once more. batch_output.py keeps that file.
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import sys
 import time
-import urllib.parse
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pagechat.client import AsyncEngineClient
 from pagechat.commands import exits
+from pagechat.commands.batch_output import Output
 from pagechat.commands.exits import CommandError
 from pagechat.daemon.launch import ensure_daemon
 
@@ -31,6 +30,9 @@ _URLS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
 _AGAIN = frozenset({429, 503})
 _PATIENCE_S = 600.0
 """How long a request is tried again when the daemon says "later"."""
+_LONGEST_PAUSE_S = 60.0
+_ATTEMPTS = 3
+"""To get an answer over a connection; a daemon that takes none by then has gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +48,59 @@ class Line:
 async def batch(
     source: Path, target: Path, run_dir: Path | None, *, concurrency: int, priority: int, model: str | None
 ) -> int:
-    """Exit code: FAILED when a request had no answer. Raises CommandError, ClientError, LaunchError.
+    """Exit code: FAILED when a request of the input has no answer, or was refused. Raises CommandError, ClientError,
+    LaunchError.
 
     `priority`: of requests that name none.
     """
     lines = [replace(line, body={"priority": priority} | line.body) for line in read(source)]
-    done = resume(target)
-    left = [line for line in lines if line.custom_id not in done]
+    with Output(source, target) as output:
+        left = [line for line in lines if line.custom_id not in output.answered]
+        gone = await _ask(left, output, run_dir, concurrency, model) if left else None
+        statuses = [output.answered.get(line.custom_id) for line in lines]
+        failed, refused = statuses.count(None), sum(status not in (None, 200) for status in statuses)
+        _report(target, len(left), failed, refused, len(lines) - len(left), gone)
+    return exits.FAILED if failed or refused else exits.OK
+
+
+async def _ask(
+    lines: list[Line], output: Output, run_dir: Path | None, concurrency: int, model: str | None
+) -> str | None:
+    """Returns why not all was asked."""
     options = ["--http", "127.0.0.1:0", *(["--model", model] if model else [])]
     launched = await asyncio.to_thread(ensure_daemon, run_dir, options)
     try:
-        base = await _address(run_dir)
-        failed = await asyncio.to_thread(_answer_all, left, target, base, concurrency)
+        return await _Asking(await _address(run_dir), output, concurrency).all(lines)
     finally:
         if launched is not None:
             await asyncio.to_thread(launched.stop)
-    words = f"{len(left):,} requests, {failed:,} without an answer"
-    if done:
-        words += f"; {len(lines) - len(left):,} had been answered before"
+
+
+def _report(target: Path, asked: int, failed: int, refused: int, before: int, gone: str | None) -> None:
+    words = f"{asked:,} requests, {failed:,} without an answer"
+    if refused:
+        words += f", {refused:,} refused"
+    if before:
+        words += f"; {before:,} had been answered before"
+    if gone:
+        words += f"; the daemon has gone ({gone})"
+    if failed:
+        words += "; call it again for those without an answer"
     print(f"pagechat-daemon: {words}; {target}", file=sys.stderr)
-    return exits.FAILED if failed else exits.OK
 
 
 def read(path: Path) -> list[Line]:
     """Every line is checked before the first is asked. Raises CommandError."""
     try:
-        texts = path.read_text("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        content = path.read_bytes()
+    except OSError as error:
         raise CommandError(f"{path} cannot be read: {error}", exits.USAGE) from None
     lines, seen = [], set()
-    for number, text in enumerate(texts, start=1):
+    for number, raw in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise CommandError(f"{path}, line {number}: not UTF-8 text: {error.reason}", exits.USAGE) from None
         if not text.strip():
             continue
         line = _parse(path, number, text)
@@ -99,6 +124,8 @@ def _parse(path: Path, number: int, text: str) -> Line:
     custom_id, body = found.get("custom_id"), found.get("body")
     if not isinstance(custom_id, str) or not custom_id:
         raise wrong("custom_id is missing")
+    if not _is_text(custom_id):
+        raise wrong("custom_id is no valid text: it has a lone surrogate")
     if found.get("method", "POST") != "POST" or found.get("url") not in _URLS:
         raise wrong(f"url must be one of {', '.join(sorted(_URLS))}, and method POST")
     if not isinstance(body, dict) or body.get("stream"):
@@ -106,21 +133,12 @@ def _parse(path: Path, number: int, text: str) -> Line:
     return Line(number, custom_id, found["url"], body)
 
 
-def resume(path: Path) -> set[str]:
-    """The custom_ids that have been answered. Takes a half line away. Raises CommandError for another kind of file."""
-    if not path.exists():
-        return set()
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
+def _is_text(text: str) -> bool:
     try:
-        done = {str(json.loads(text)["custom_id"]) for text in content[:whole].splitlines()}
-    except (ValueError, KeyError, TypeError):
-        raise CommandError(
-            f"{path} is there and holds no answers of a batch; choose another file", exits.USAGE
-        ) from None
-    if whole < len(content):
-        os.truncate(path, whole)
-    return done
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 async def _address(run_dir: Path | None) -> str:
@@ -135,67 +153,77 @@ async def _address(run_dir: Path | None) -> str:
     return status.http
 
 
-def _answer_all(lines: list[Line], target: Path, base: str, concurrency: int) -> int:
-    """How many had no answer."""
-    failed = 0
-    with target.open("ab") as out, ThreadPoolExecutor(concurrency) as threads, _progress(len(lines)) as progress:
-        task = progress.add_task("", total=len(lines))
-        for answer in _in_turn(threads, lines, base, 2 * concurrency):
-            out.write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
-            out.flush()
-            failed += answer["error"] is not None or answer["response"]["status_code"] != 200
-            progress.advance(task)
-    return failed
+@dataclass(slots=True)
+class _Asking:
+    """Of one daemon. Once it has gone nothing more is asked."""
+
+    base: str
+    output: Output
+    concurrency: int
+    gone: str | None = field(default=None, init=False)
+
+    async def all(self, lines: list[Line]) -> str | None:
+        """Returns why not all was asked."""
+        key = os.environ.get("PAGECHAT_API_KEY")
+        limits = httpx2.Limits(max_connections=self.concurrency, max_keepalive_connections=self.concurrency)
+        rest = iter(lines)
+        async with httpx2.AsyncClient(
+            base_url=self.base,
+            headers={"authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx2.Timeout(None, connect=10),  # an answer takes as long as it takes
+            limits=limits,
+            trust_env=False,  # no proxy stands between this machine and itself
+        ) as http:
+            with _progress(len(lines)) as progress:
+                task = progress.add_task("", total=len(lines))
+                try:
+                    async with asyncio.TaskGroup() as group:
+                        for _ in range(min(self.concurrency, len(lines))):
+                            group.create_task(self._work(http, rest, lambda: progress.advance(task)))
+                except* CommandError as errors:
+                    raise errors.exceptions[0] from None
+        return self.gone
+
+    async def _work(self, http: httpx2.AsyncClient, rest: Iterator[Line], on_done: Any) -> None:
+        for line in rest:
+            answer = await self._answer(http, line)
+            if answer is None:
+                return
+            self.output.write(answer)
+            on_done()
+
+    async def _answer(self, http: httpx2.AsyncClient, line: Line) -> dict[str, Any] | None:
+        """One line of the output; None where it was not asked because nobody is there."""
+        answer: dict[str, Any] = {"id": f"batch_req_{line.number}", "custom_id": line.custom_id}
+        content = json.dumps(line.body).encode()
+        deadline, failures = time.monotonic() + _PATIENCE_S, 0
+        while not self.gone:
+            try:
+                response = await http.post(line.url, content=content, headers={"content-type": "application/json"})
+                body = response.json()
+            except (httpx2.TransportError, ValueError) as error:  # ValueError: it is no JSON
+                failures += 1
+                if failures == _ATTEMPTS and isinstance(error, httpx2.ConnectError):
+                    self.gone = self.gone or str(error)
+                elif failures == _ATTEMPTS:
+                    failure = {"code": "connection", "message": str(error) or type(error).__name__}
+                    return answer | {"response": None, "error": failure}
+                await asyncio.sleep(0.5 * failures)
+            else:
+                if response.status_code not in _AGAIN or time.monotonic() > deadline:
+                    request_id = response.headers.get("x-request-id", "")
+                    told = {"status_code": response.status_code, "request_id": request_id, "body": body}
+                    return answer | {"response": told, "error": None}
+                await asyncio.sleep(_pause(response.headers.get("retry-after", "")))
+        return None
 
 
-def _in_turn(threads: ThreadPoolExecutor, lines: list[Line], base: str, ahead: int) -> Iterator[dict[str, Any]]:
-    """Answers as they come, with so many requests given to the threads at a time."""
-    waiting: set[Future[dict[str, Any]]] = set()
-    rest = iter(lines)
-    while True:
-        while len(waiting) < ahead and (line := next(rest, None)) is not None:
-            waiting.add(threads.submit(_answer, line, base))
-        if not waiting:
-            return
-        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-        for future in done:
-            yield future.result()
-
-
-def _answer(line: Line, base: str) -> dict[str, Any]:
-    """One line of the output."""
-    answer: dict[str, Any] = {"id": f"batch_req_{line.number}", "custom_id": line.custom_id}
+def _pause(said: str) -> float:
+    """Seconds, of a Retry-After header."""
     try:
-        status, request_id, body = _post(base + line.url, line.body)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        failure = {"code": "connection", "message": str(error) or type(error).__name__}
-        return answer | {"response": None, "error": failure}
-    return answer | {"response": {"status_code": status, "request_id": request_id, "body": body}, "error": None}
-
-
-def _post(url: str, body: dict[str, Any]) -> tuple[int, str, Any]:
-    """(status, request id, body). What is to be tried later is, as long as there is patience."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        status, headers, content = _post_once(url, body)
-        if status not in _AGAIN or time.monotonic() > deadline:
-            return status, headers.get("x-request-id", ""), json.loads(content)
-        time.sleep(float(headers.get("retry-after", "1")))
-
-
-def _post_once(url: str, body: dict[str, Any]) -> tuple[int, http.client.HTTPMessage, bytes]:
-    place = urllib.parse.urlsplit(url)
-    headers = {"content-type": "application/json"}
-    if key := os.environ.get("PAGECHAT_API_KEY"):
-        headers["authorization"] = f"Bearer {key}"
-    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
-    connection = kind(place.hostname or "", place.port)
-    try:
-        connection.request("POST", place.path, json.dumps(body).encode(), headers)
-        response = connection.getresponse()
-        return response.status, response.headers, response.read()
-    finally:
-        connection.close()
+        return min(_LONGEST_PAUSE_S, max(0.1, float(said)))
+    except ValueError:  # missing, or a date
+        return 1.0
 
 
 def _progress(total: int) -> Progress:

@@ -31,17 +31,20 @@ from engine.protocol import (
 )
 from pagechat.daemon import text
 from pagechat.daemon.errors import RequestError
-from pagechat.daemon.generation import Generation, Prompt
+from pagechat.daemon.generation import Generation, Prompt, is_large
+from pagechat.daemon.heavy import Heavy
 from pagechat.daemon.misses import describe
 from pagechat.daemon.observer import Observer
 from pagechat.daemon.requests import Answer, Receiver, Request, Requests
 from pagechat.daemon.supervisor import Supervisor
 from pagechat.daemon.suspects import Suspects
 from pagechat.protocol import Accepted, Delta, Failed, Stopping
+from pagechat.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
 _TEXT_THREADS = 2
+_INTERNAL_WORDS = "the daemon failed on this request; its log says more"
 
 
 class Answering:
@@ -58,6 +61,9 @@ class Answering:
         self._threads = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text")
         self._preparing: set[asyncio.Task[None]] = set()
         self._suspects = Suspects()
+        self._faults = Seldom()
+        self.heavy = Heavy()
+        """For what grows with what a client sends."""
 
     # -- from whoever asks -----------------------------------------------------------------------
 
@@ -96,10 +102,12 @@ class Answering:
             self._release(request, abort=True)
         return theirs
 
-    async def tokens(self, prompt: Prompt) -> list[int]:
+    async def tokens(self, prompt: Prompt, tenant: str = "") -> list[int]:
         """Token ids of a prompt, once the engine is ready. Raises RequestError."""
         await self._supervisor().ready()
         assert self.text is not None
+        if is_large(prompt):
+            return await self.heavy.run(tenant, self.text.prompt, prompt)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self.text.prompt, prompt)
 
@@ -118,17 +126,18 @@ class Answering:
         for task in list(self._preparing):
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self.heavy.close()
 
     async def _prepare(self, request: Request) -> None:
         try:
-            prompt = await self.tokens(request.wants.prompt)
+            prompt = await self.tokens(request.wants.prompt, request.wants.tenant)
             await self._supervisor().ready()  # the engine may be another one by now
             self._start(request, prompt)
         except RequestError as error:
             self._fail(request, error)
         except Exception:
             log.exception("request of session %.80r failed", request.wants.session)
-            self._fail(request, RequestError("internal", "the daemon failed on this request; its log says more"))
+            self._fail(request, RequestError("internal", _INTERNAL_WORDS))
 
     def _start(self, request: Request, prompt: list[int]) -> None:
         wants = request.wants
@@ -189,19 +198,24 @@ class Answering:
             request = self.requests.of_engine(output.request_id)
             if request is None:
                 continue  # ended here already: cancelled, stopped by a stop string, or its client has gone
-            if output.finish_reason == "error":
-                self._fail(request, RequestError(output.code or "internal", output.message, output.param))
-            else:
-                self._advance(request, output, now)
+            try:
+                if output.finish_reason == "error":
+                    self._fail(request, RequestError(output.code or "internal", output.message, output.param))
+                else:
+                    self._advance(request, output, now)
+            except Exception:  # the tokens of the others in this step are still to be told
+                self._give_up(request)
 
     def on_lost_engine(self, words: str) -> None:
         for request in self.requests:
-            if request.started:
-                self._suspects.saw_death(request)
-                self._fail(
-                    request,
-                    RequestError("engine_died", f"{words}, after {request.completion_tokens} tokens of this answer"),
-                )
+            if not request.started:
+                continue
+            self._suspects.saw_death(request)
+            said = f"{words}, after {request.completion_tokens} tokens of this answer"
+            try:
+                self._fail(request, RequestError("engine_died", said))
+            except Exception:
+                self._give_up(request)
 
     def _advance(self, request: Request, output: TokenOutput, now: float) -> None:
         if output.miss is not None:
@@ -257,6 +271,20 @@ class Answering:
         request.receiver.send(
             Failed(request_id=request.client_request_id, code=error.code, message=error.message, param=error.param)
         )
+
+    def _give_up(self, request: Request) -> None:
+        """In an exception's handler: this request ends, and no other is harmed."""
+        self._faults.exception(log, "request of session %.80r failed", request.wants.session)
+        started = request.started
+        try:
+            if started:
+                self._supervisor().send(AbortRequest(request_id=request.engine_id))
+            self.requests.remove(request)
+            request.receiver.send(
+                Failed(request_id=request.client_request_id, code="internal", message=_INTERNAL_WORDS)
+            )
+        except Exception:
+            self._faults.exception(log, "and could not be told so")
 
     def _release(self, request: Request, *, abort: bool) -> None:
         self.requests.remove(request)

@@ -5,6 +5,7 @@ The file is read for each connection, so a client that is removed cannot come ba
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ import zmq.utils.z85
 
 from pagechat.daemon import private_file
 from pagechat.remote import Remote
+from pagechat.seldom import Seldom
 from pagechat.sockets import LoopSocket
 from pagechat.store import data_dir
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ZAP = "inproc://zeromq.zap.01"
@@ -96,6 +100,7 @@ class Gatekeeper:
                 "no client is known that could come over TCP; make one with `pagechat-daemon curve add NAME HOST:PORT`"
             )
         self._path, self._ring = path, ring
+        self._unreadable = Seldom()
         socket = context.socket(zmq.REP)
         socket.bind(_ZAP)
         self._link = LoopSocket(socket, self._on_question)
@@ -110,9 +115,19 @@ class Gatekeeper:
         self._link.close()
 
     def _on_question(self, frames: list[bytes]) -> None:
+        """Answers in every case: a REP socket that owes an answer takes no further question."""
         version, request_id, _domain, _address, _identity, mechanism, *credentials = frames
-        name = self._name_of(credentials[0]) if mechanism == b"CURVE" and credentials else None
-        status, words = (b"200", b"OK") if name is not None else (b"400", b"this key is not known")
+        name, status, words = None, b"400", b"this key is not known"
+        try:
+            name = self._name_of(credentials[0]) if mechanism == b"CURVE" and credentials else None
+        except CurveError as error:
+            status, words = b"500", b"the daemon cannot read who may come; its log says why"
+            self._unreadable.log(log, logging.ERROR, "nobody can be let in over TCP: %s", error)
+        except Exception:
+            status, words = b"500", b"the daemon failed on this question; its log says more"
+            self._unreadable.exception(log, "nobody can be let in over TCP")
+        if name is not None:
+            status, words = b"200", b"OK"
         self._link.send(version, request_id, status, words, (name or "").encode(), b"")
 
     def _name_of(self, key: bytes) -> str | None:

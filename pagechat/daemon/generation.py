@@ -39,6 +39,11 @@ Tokens = Sequence[int]
 
 Prompt = Conversation | Text | Tokens
 
+SMALL_PROMPT = 32 * 2**10
+"""Characters, or token ids."""
+_PART = 16
+"""Characters that take a template as long as one more message or field."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
@@ -60,3 +65,21 @@ class Generation:
     """The lower number is served first."""
     with_tokens: bool = False
     """Deltas tell the token ids behind their text, the one that ended the answer included."""
+
+
+def is_large(prompt: Prompt) -> bool:
+    """It takes long to make token ids of it; told without a look at much of it."""
+    if not isinstance(prompt, Conversation):
+        return len(prompt.text if isinstance(prompt, Text) else prompt) > SMALL_PROMPT
+    size, rest = 0, [prompt.messages, prompt.tools, prompt.variables]
+    while rest and size <= SMALL_PROMPT:
+        value: Any = rest.pop()
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, Mapping):
+            size += _PART
+            rest += value.values()
+        elif isinstance(value, list | tuple):
+            size += _PART
+            rest += value
+    return size > SMALL_PROMPT

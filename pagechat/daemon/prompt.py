@@ -35,6 +35,9 @@ from pagechat.daemon.token_bytes import TokenBytes
 MAX_CHARACTERS = 4 * 2**20
 """Of a request: all its messages and tools, or its text. Tokenizing that much takes seconds, in a worker thread."""
 
+MAX_TOKENS = 2**20
+"""Of a text."""
+
 _PROBE = [{"role": role, "content": "\ue000"} for role in ("user", "assistant")]
 """Rendered once, to see the tokens that a template puts together from pieces: '<|' + role + '|>'."""
 
@@ -174,8 +177,11 @@ class ChatTokenizer:
 
     @staticmethod
     def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
-        # encode_batch gives up the interpreter lock, encode does not
-        return tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
+        # encode_batch gives up the interpreter lock, encode does not; the fast one makes no offsets
+        encoded = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+        if len(encoded) > MAX_TOKENS:  # the list of them is made in one go, which all other threads wait for
+            raise RequestError("too_long", f"the text takes {len(encoded):,} tokens; {MAX_TOKENS:,} is the limit")
+        return encoded.ids
 
     def _ids_after(self, tokenizer: Tokenizer, text: str) -> list[int]:
         """Ids of text that does not begin the prompt: without the space some tokenizers put before a beginning."""

@@ -83,7 +83,8 @@ class ModelText:
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, special ones by their names. Raises RequestError for ids that no token has."""
         self._check_ids("tokens", tokens)
-        return self.tokenizer.tokenizer.decode(list(tokens), skip_special_tokens=False)
+        # decode_batch gives up the interpreter lock, decode does not
+        return self.tokenizer.tokenizer.decode_batch([list(tokens)], skip_special_tokens=False)[0]
 
     def sampling(self, options: ChatOptions, room: int) -> SamplingParams:
         """What the engine is told. `room`: tokens the context still holds; no answer is longer, whatever was asked,

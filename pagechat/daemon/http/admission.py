@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pagechat.daemon.http.kept import MOST_OF_ALL
 from pagechat.daemon.http.keys import Key
 from pagechat.daemon.http.refusal import ApiError
 
@@ -30,6 +31,8 @@ class Admission:
         self.limits = limits
         self.waiting = 0
         self.waiting_tokens = 0
+        self.kept = 0
+        """Log probabilities that requests keep until they are answered."""
         self._on_refusal = on_refusal
         self._of_key: Counter[str] = Counter()
 
@@ -62,6 +65,12 @@ class Admission:
         self.waiting += answers
         self.waiting_tokens += tokens
 
+    def keep(self, numbers: int) -> None:
+        if numbers > 0:
+            words = f"requests under way keep {self.kept:,} log probabilities and this one asks for {numbers:,}"
+            self._check("logprobs", numbers, self.kept, MOST_OF_ALL, words)
+        self.kept += numbers
+
     def _check(self, reason: str, asked: int, taken: int, limit: int, words: str) -> None:
         if asked + taken <= limit:
             return
@@ -75,9 +84,11 @@ class Ticket:
     """One request that was let in."""
 
     def __init__(self, admission: Admission, name: str, answers: int) -> None:
-        self._admission, self._name, self._answers = admission, name, answers
+        self._admission, self.tenant, self._answers = admission, name, answers
         self._waiting = answers
         self._tokens = 0
+        self.kept = 0
+        """Log probabilities."""
         admission.count(name, answers)
         admission.wait(answers, 0)
 
@@ -85,6 +96,11 @@ class Ticket:
         """Its prompts take so many tokens. Raises ApiError 429."""
         self._admission.wait(0, tokens)
         self._tokens += tokens
+
+    def keeps(self, numbers: int) -> None:
+        """It keeps so many log probabilities until it is closed. Raises ApiError 429."""
+        self._admission.keep(numbers)
+        self.kept += numbers
 
     def began(self) -> None:
         """It waits no longer."""
@@ -94,5 +110,7 @@ class Ticket:
     def close(self) -> None:
         """It has ended. A second call does nothing."""
         self.began()
-        self._admission.count(self._name, -self._answers)
+        self._admission.count(self.tenant, -self._answers)
         self._answers = 0
+        self._admission.keep(-self.kept)
+        self.kept = 0

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from fastapi import Request
+import msgspec
+from fastapi import Request, Response
 
-from engine.protocol import TokenLogprobs
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Generation, Prompt
+from pagechat.daemon.heavy import Heavy
 from pagechat.daemon.http.admission import Ticket
 from pagechat.daemon.http.exchange import Exchange, Listener
+from pagechat.daemon.http.kept import MOST_OF_A_REQUEST, KeptLogprobs
 from pagechat.daemon.http.keys import Key
 from pagechat.daemon.http.logprobs import Bytes
 from pagechat.daemon.http.refusal import ApiError
 from pagechat.daemon.http.schemas.base import Generating
 from pagechat.daemon.http.service import Service, new_id, now
 from pagechat.protocol import Delta, Finished
+
+_SMALL = 2048
+"""Numbers and token ids of an answer that is written at once, in the loop."""
 
 
 def service_of(request: Request) -> Service:
@@ -41,7 +47,7 @@ class Whole:
 
     end: Finished
     token_ids: list[int]
-    logprobs: list[TokenLogprobs]
+    logprobs: KeptLogprobs
 
 
 @dataclass(slots=True)
@@ -59,8 +65,9 @@ class Call:
     ticket: Ticket
     bytes_of: Bytes
     """What a token contributes to a text."""
-    prompt_logprobs: list[list[TokenLogprobs]]
+    prompt_logprobs: list[KeptLogprobs]
     """Of each prompt, from its second token on; complete before its first text, where they were asked for."""
+    heavy: Heavy
     names: Mapping[str, str | None]
     """What the request calls a field that the daemon calls otherwise."""
 
@@ -90,7 +97,7 @@ class Call:
         """All answers at their end, by choice."""
         found: list[Whole | None] = [None] * (len(self.prompts) * self.answers)
         tokens: list[list[int]] = [[] for _ in found]
-        logprobs: list[list[TokenLogprobs]] = [[] for _ in found]
+        logprobs = [KeptLogprobs() for _ in found]
 
         def hear(choice: int, message: Delta | Finished) -> None:
             if isinstance(message, Finished):
@@ -102,9 +109,20 @@ class Call:
         await self.follow(hear)
         return [whole for whole in found if whole is not None]
 
+    async def written(self, make: Callable[[], Any]) -> Response:
+        """The answer as JSON, which `make` makes: beside the loop where it is large. Not to be called once closed."""
+        kept = sum(map(len, self.prompt_logprobs)) + self.ticket.kept
+        if kept + sum(map(len, self.prompts)) <= _SMALL:
+            return _json(make)
+        return await self.heavy.finish(self.ticket.tenant, _json, make)
+
     def close(self) -> None:
         self.exchange.close()
         self.ticket.close()
+
+
+def _json(make: Callable[[], Any]) -> Response:
+    return Response(msgspec.json.encode(make()), media_type="application/json")
 
 
 async def begin(
@@ -130,15 +148,17 @@ async def begin(
         exchange=Exchange(service.answering, request.receive),
         ticket=ticket,
         bytes_of=text.token_bytes,
-        prompt_logprobs=[[] for _ in prompts],
+        prompt_logprobs=[KeptLogprobs() for _ in prompts],
+        heavy=service.answering.heavy,
         names={"grammar": body.grammar_field} | _NAMES[kind],
     )
     try:
         for prompt in prompts:
-            tokens = await service.answering.tokens(prompt)
+            tokens = await service.answering.tokens(prompt, key.name)
             _check_room(len(tokens), limit, engine.model.max_context, kind)
             ticket.has_prompt(len(tokens))
             call.prompts.append(tokens)
+        _check_kept(body, call, limit, engine.model.max_context)
         session = body.session or call.id
         await call.exchange.begin(
             [
@@ -189,6 +209,29 @@ _NAMES: dict[str, dict[str, str | None]] = {
     "resp": {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens", "grammar": "text.format"},
 }
 """What the daemon's fields are called, by the kind of the new object's id."""
+
+
+def _check_kept(body: Generating, call: Call, limit: int | None, context: int) -> None:
+    """Books what the request keeps until it is answered. Raises ApiError for more than a request, or all, may keep."""
+    numbers = 0
+    of_prompt, of_answer = body.asked_prompt_logprobs, body.token_logprobs
+    for prompt in call.prompts:
+        if of_prompt is not None:
+            numbers += len(prompt) * (of_prompt + 1) * body.answers
+        if of_answer is not None and not body.stream:
+            room = context - len(prompt)
+            numbers += (room if limit is None else min(limit, room)) * (of_answer + 1) * call.answers
+    if numbers > MOST_OF_A_REQUEST:
+        total = sum(map(len, call.prompts))
+        raise ApiError(
+            400,
+            f"the log probabilities of this request are {numbers:,} numbers ({total:,} prompt tokens, "
+            f"{call.answers * len(call.prompts):,} answers); {MOST_OF_A_REQUEST:,} is the limit: ask for fewer of the "
+            "likeliest tokens, for shorter answers (max_tokens), or in several requests",
+            param="logprobs" if of_prompt is None else "prompt_logprobs",
+            code="too_many_logprobs",
+        )
+    call.ticket.keeps(numbers)
 
 
 def _check_room(prompt: int, limit: int | None, context: int, kind: str) -> None:

@@ -29,6 +29,7 @@ _STATUS: dict[ErrorCode, int] = {
     "engine_died": 503,
     "engine_failed": 503,
     "shutting_down": 503,
+    "busy": 503,
     "version_mismatch": 500,
     "overloaded": 503,
     "internal": 500,
@@ -85,7 +86,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def of_the_body(request: Request, error: RequestValidationError) -> Response:
-        return respond(_from_validation(error.errors()))
+        return respond(from_validation(error.errors()))
 
     @app.exception_handler(HTTPException)
     async def of_the_framework(request: Request, error: HTTPException) -> Response:
@@ -105,8 +106,9 @@ def install(app: FastAPI) -> None:
         return respond(ApiError(500, "the daemon failed on this request; its log says more", code="internal"))
 
 
-def _from_validation(errors: Iterable[Any]) -> ApiError:
-    """The first field that is wrong; where it may have several forms, what is wrong deepest inside it."""
+def from_validation(errors: Iterable[Any]) -> ApiError:
+    """The first field that is wrong, of pydantic's errors; where it may have several forms, what is wrong deepest
+    inside it."""
     problems = [(_field(error), _words(error), error["type"]) for error in errors]
     first = problems[0][0]
     field, _, kind = max((problem for problem in problems if problem[0].startswith(first)), key=lambda p: len(p[0]))

@@ -10,6 +10,7 @@ import pytest
 
 from engine.protocol import BeamParams
 from pagechat.client import AsyncEngineClient, EngineClient, RequestFailed
+from pagechat.daemon.answer import AnswerText
 from pagechat.protocol import ChatOptions, Delta, Finished
 from tests.daemons import notes, running_front, until, user
 
@@ -139,3 +140,36 @@ async def test_the_blocking_client_does_the_same() -> None:
         found, names = await asyncio.to_thread(use)
     assert sorted(finished(found)) == [0, 1]
     assert names == ["s"]
+
+
+async def test_a_request_whose_text_cannot_be_made_takes_no_token_from_the_others_of_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKE_ENGINE_STEP_S", "0.01")
+    feed = AnswerText.feed
+
+    def failing(text: AnswerText, tokens: Any) -> str:
+        if text.bad:  # type: ignore[attr-defined]
+            raise ValueError("no such token")
+        return feed(text, tokens)
+
+    async with running_front() as front, await AsyncEngineClient.connect() as client:
+        await client.snapshot()
+        monkeypatch.setattr(AnswerText, "feed", failing)
+        answer = type(front.answering.text).answer
+
+        def marked(model: Any, options: ChatOptions) -> AnswerText:
+            text = answer(model, options)
+            text.bad = "bad" in options.stop  # type: ignore[attr-defined]
+            return text
+
+        monkeypatch.setattr(type(front.answering.text), "answer", marked)
+        others = [asyncio.create_task(events(client.chat(user(f"one two {n}")))) for n in range(4)]
+        with pytest.raises(RequestFailed) as caught:
+            await events(client.chat(user("three"), options=ChatOptions(stop=["bad"])))
+        assert caught.value.code == "internal"
+        for number, other in enumerate(others):
+            assert (await other)[-1].text == f"user\none two {number}\nassistant\n"
+        while (await client.snapshot()).sequences:  # the engine was told to stop, too
+            await asyncio.sleep(0.01)
+        assert not len(front.answering.requests)

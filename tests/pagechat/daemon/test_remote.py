@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +75,22 @@ async def test_a_client_that_is_not_known_is_not_answered(reachable: Reachable) 
     curve.remove(reachable.keys, "removed")
     with pytest.raises(NoDaemon, match="does it still know the key"):
         await AsyncEngineClient.connect(reachable.directory("removed", known), timeout=1)
+
+
+@pytest.mark.parametrize("harm", [lambda path: path.chmod(0o644), lambda path: path.write_text("{")])
+async def test_a_file_that_is_wrong_for_a_while_keeps_nobody_out_for_ever(
+    reachable: Reachable, harm: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = reachable.let_in("laptop")
+    content = reachable.keys.read_bytes()
+    harm(reachable.keys)
+    with pytest.raises(NoDaemon):
+        await AsyncEngineClient.connect(directory, timeout=1)
+    assert 1 <= sum("nobody can be let in" in record.message for record in caplog.records) <= 2
+    reachable.keys.write_bytes(content)
+    reachable.keys.chmod(0o600)
+    async with await AsyncEngineClient.connect(directory) as client:
+        assert (await client.status()).pid
 
 
 async def test_a_daemon_that_is_another_one_is_not_spoken_with(reachable: Reachable, tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
 from pagechat.daemon.http import logprobs
+from pagechat.daemon.http.bodies import BodyRoute
 from pagechat.daemon.http.call import Call, Whole, begin, service_of
 from pagechat.daemon.http.chat_marks import Marks, check_tools, marks
 from pagechat.daemon.http.errors import STREAMED, documented
@@ -17,7 +17,7 @@ from pagechat.daemon.http.shapes import usage
 from pagechat.daemon.http.streaming import DONE, Envelope, EventStream, event
 from pagechat.protocol import Delta, Finished
 
-router = APIRouter(responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
+router = APIRouter(route_class=BodyRoute, responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
 
 
 @router.post("/v1/chat/completions", response_class=Response)
@@ -32,15 +32,19 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
         return EventStream(call, _Events(call, body, found))
     try:
         answers = await call.finished()
+        return await call.written(lambda: _whole(call, answers, body, found))
     finally:
         call.close()
+
+
+def _whole(call: Call, answers: list[Whole], body: ChatBody, found: Marks) -> dict[str, Any]:
     choices = [_choice(index, answer, call, body, found) for index, answer in enumerate(answers)]
     whole = _object(call, "chat.completion", choices) | {"usage": usage([one.end for one in answers], body.answers)}
     if body.return_token_ids:
         whole["prompt_token_ids"] = call.prompts[0]
     if body.prompt_logprobs is not None:
         whole["prompt_logprobs"] = logprobs.of_prompt(call.prompt_logprobs[0], call.bytes_of)
-    return Response(msgspec.json.encode(whole), media_type="application/json")
+    return whole
 
 
 def _choice(index: int, answer: Whole, call: Call, body: ChatBody, found: Marks) -> dict[str, Any]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
 from engine.protocol import TokenLogprobs
 from pagechat.daemon.generation import Text, Tokens
 from pagechat.daemon.http import logprobs
+from pagechat.daemon.http.bodies import BodyRoute
 from pagechat.daemon.http.call import Call, Whole, begin, service_of
 from pagechat.daemon.http.errors import STREAMED, documented
 from pagechat.daemon.http.schemas.completion import CompletionBody
@@ -18,7 +20,7 @@ from pagechat.daemon.http.shapes import usage
 from pagechat.daemon.http.streaming import DONE, Envelope, EventStream, event
 from pagechat.protocol import Delta, Finished
 
-router = APIRouter(responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
+router = APIRouter(route_class=BodyRoute, responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
 
 
 @router.post("/v1/completions", response_class=Response)
@@ -28,13 +30,21 @@ async def completions(body: CompletionBody, request: Request) -> Response:
     # Nothing to generate still takes one token: the prompt is scored by computing it.
     limit = 1 if body.max_tokens == 0 else body.max_tokens
     call = await begin(request, body, prompts, limit, "cmpl", body.candidates)
-    echoes = [_echo(request, prompt) if body.echo else "" for prompt in prompts]
+    try:
+        echoes = await asyncio.to_thread(_echoes, request, prompts) if body.echo else [""] * len(prompts)
+    except BaseException:
+        call.close()
+        raise
     if body.stream:
         return EventStream(call, _Events(call, body, echoes))
     try:
         answers = await call.finished()
+        return await call.written(lambda: _whole(call, answers, body, echoes))
     finally:
         call.close()
+
+
+def _whole(call: Call, answers: list[Whole], body: CompletionBody, echoes: list[str]) -> dict[str, Any]:
     counted = usage([answer.end for answer in answers], call.answers)
     choices: list[dict[str, Any]] = []
     for prompt, echo in enumerate(echoes):
@@ -42,8 +52,7 @@ async def completions(body: CompletionBody, request: Request) -> Response:
         for answer in best:
             choices.append(_choice(len(choices), _text(answer, body, echo), answer.end.finish_reason))
             choices[-1] |= _extras(call, body, prompt, answer, echo)
-    whole = _object(call, choices) | {"usage": _only_prompt(counted) if body.max_tokens == 0 else counted}
-    return Response(msgspec.json.encode(whole), media_type="application/json")
+    return _object(call, choices) | {"usage": _only_prompt(counted) if body.max_tokens == 0 else counted}
 
 
 def _best(answers: list[Whole], body: CompletionBody) -> list[Whole]:
@@ -61,11 +70,11 @@ def _extras(call: Call, body: CompletionBody, prompt: int, answer: Whole, echo: 
     """What a choice has where it was asked for."""
     extras: dict[str, Any] = {}
     if body.logprobs is not None:
-        scored: list[TokenLogprobs | int] = []
+        scored: Iterable[TokenLogprobs | int] = ()
         if body.echo:
-            scored += [call.prompts[prompt][0], *call.prompt_logprobs[prompt]]
+            scored = chain([call.prompts[prompt][0]], call.prompt_logprobs[prompt])
         if body.max_tokens != 0:
-            scored += answer.logprobs
+            scored = chain(scored, answer.logprobs)
         extras["logprobs"] = logprobs.of_completion(scored, call.bytes_of, 0, top=body.logprobs > 0)
     if body.return_token_ids:
         extras |= {"token_ids": answer.token_ids, "prompt_token_ids": call.prompts[prompt]}
@@ -128,7 +137,7 @@ def _echoed(call: Call, body: CompletionBody, index: int, echo: str) -> dict[str
     prompt = index // call.answers
     choice = _choice(index, echo, None)
     if body.logprobs is not None:
-        scored: list[TokenLogprobs | int] = [call.prompts[prompt][0], *call.prompt_logprobs[prompt]]
+        scored: Iterable[TokenLogprobs | int] = chain([call.prompts[prompt][0]], call.prompt_logprobs[prompt])
         choice["logprobs"] = logprobs.of_completion(scored, call.bytes_of, 0, top=body.logprobs > 0)
     return choice
 
@@ -150,6 +159,10 @@ def _object(call: Call, choices: list[dict[str, Any]]) -> dict[str, Any]:
         "model": call.model,
         "choices": choices,
     }
+
+
+def _echoes(request: Request, prompts: list[Text | Tokens]) -> list[str]:
+    return [_echo(request, prompt) for prompt in prompts]
 
 
 def _echo(request: Request, prompt: Text | Tokens) -> str:

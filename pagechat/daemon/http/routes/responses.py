@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from pagechat.daemon.http.bodies import BodyRoute
 from pagechat.daemon.http.call import Call, begin, service_of
 from pagechat.daemon.http.chat_marks import marks
 from pagechat.daemon.http.errors import STREAMED, documented
@@ -22,7 +23,7 @@ _EVENTS: dict[Kind, str] = {"reasoning": "response.reasoning_text", "content": "
 _MORE: dict[Kind, dict[str, Any]] = {"reasoning": {}, "content": {"logprobs": []}}
 """What those events have beside the text."""
 
-router = APIRouter(responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
+router = APIRouter(route_class=BodyRoute, responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
 
 
 @router.post("/v1/responses", response_class=Response)

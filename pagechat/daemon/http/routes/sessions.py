@@ -10,13 +10,14 @@ from fastapi import APIRouter, Path, Request
 from engine.protocol import ListSessions, SessionAction, SessionList, SessionReply
 from pagechat.daemon import sessions
 from pagechat.daemon.errors import RequestError
+from pagechat.daemon.http.bodies import BodyRoute
 from pagechat.daemon.http.call import key_of, service_of, session_label
 from pagechat.daemon.http.errors import documented
 from pagechat.daemon.http.refusal import ApiError
 from pagechat.daemon.http.schemas.sessions import ForkBody, PinBody
 from pagechat.protocol import ManageSession, Rejected
 
-router = APIRouter(prefix="/v1/sessions", responses=documented(400, 500, 503))
+router = APIRouter(route_class=BodyRoute, prefix="/v1/sessions", responses=documented(400, 500, 503))
 
 Name = Annotated[str, Path(min_length=1, max_length=128)]
 
