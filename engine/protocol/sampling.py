@@ -46,6 +46,9 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     text: GrammarText = ""
     """json_schema: the schema as JSON. regex: in the syntax of Rust's regex crate, for the whole answer.
     choice: a JSON array of strings. lark, gbnf: the grammar."""
+    after: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    """The grammar begins behind this mark, which ends a model's reasoning; what comes before it is free. A control
+    token is named by its name. Empty: it begins with the answer."""
 
 
 class SamplingRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -27,10 +27,10 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
+from engine.sampling.grammar.token_bytes import TokenBytes
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation, Text
 from pagechat.daemon.template import ChatTemplate, texts_in
-from pagechat.daemon.token_bytes import TokenBytes
 
 MAX_CHARACTERS = 4 * 2**20
 """Of a request: all its messages and tools, or its text. Tokenizing that much takes seconds, in a worker thread."""

@@ -10,13 +10,13 @@ interpreter to itself while it reads the model's tokenizer, once, when the first
 from __future__ import annotations
 
 import json
-import tempfile
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -26,8 +26,8 @@ from engine.protocol import Grammar
 from engine.sampling.grammar.errors import GrammarError, GrammarQueueFull, brief
 from engine.sampling.grammar.jobs import Compiling, FairQueue
 from engine.sampling.grammar.matcher import Matcher
+from engine.sampling.grammar.reading import control_tokens, read_tokenizer
 from engine.sampling.grammar.trial import Trial
-from engine.sampling.grammar.vocabulary import within
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -49,6 +49,8 @@ class GrammarCompiler:
         self._directory = directory
         self._vocab_size = vocab_size
         self._tokenizer: LLTokenizer | None = None
+        self._control: dict[str, int] = {}
+        """Its control tokens by their names."""
         self._reading = threading.Lock()
         self._compiled: OrderedDict[Grammar, Compiling] = OrderedDict()
         """Done, and well; the one that was wanted last at the end."""
@@ -128,7 +130,7 @@ class GrammarCompiler:
                 if self._tokenizer is None:
                     self._tokenizer = self._read_tokenizer()
             trial.run(grammar)
-            text = in_llguidance(grammar)
+            text = in_llguidance(grammar, self._control)
         except ValueError as error:  # what llguidance and its converters raise, GrammarError too
             raise GrammarError(f"{grammar.kind}: {brief(str(error))}") from error
         matcher = LLMatcher(self._tokenizer, text, limits=LIMITS, log_level=0)
@@ -144,17 +146,30 @@ class GrammarCompiler:
         if not file.is_file():
             raise GrammarError("the model has no tokenizer.json, which grammars need")
         ends = [token for token in end_tokens(self._directory) if 0 <= token < self._vocab_size]
-        smaller = within(file.read_bytes(), self._vocab_size)
-        if smaller is None:
-            return LLTokenizer(str(file), n_vocab=self._vocab_size, eos_token=ends or None)
-        with tempfile.TemporaryDirectory(prefix="pagechat-") as folder:
-            changed = Path(folder) / file.name
-            changed.write_bytes(smaller)
-            return LLTokenizer(str(changed), n_vocab=self._vocab_size, eos_token=ends or None)
+        source = file.read_bytes()
+        self._control = control_tokens(source)
+        return read_tokenizer(source, self._vocab_size, ends)
 
 
-def in_llguidance(grammar: Grammar) -> str:
-    """The grammar in llguidance's own notation. Raises ValueError where that shows that it is none; not all does."""
+def in_llguidance(grammar: Grammar, control: Mapping[str, int] | None = None) -> str:
+    """The grammar in llguidance's own notation; `control` are the model's control tokens, by name. Raises ValueError
+    where that shows that it is none; not all does."""
+    text = _answer(grammar)
+    return _after(grammar.after, text, control or {}) if grammar.after else text
+
+
+def _after(mark: str, grammar: str, control: Mapping[str, int]) -> str:
+    """Any text up to the mark and perhaps line breaks, and what the grammar says only then."""
+    body: dict[str, Any] = json.loads(grammar)["grammars"][0] if grammar.startswith("{") else {"lark_grammar": grammar}
+    if mark in control:
+        before = f"start: before <[{control[mark]}]> gap @body\nbefore: /(?s:.*)/"
+    else:
+        before = f"start: before gap @body\nbefore[suffix={json.dumps(mark)}]: /(?s:.*)/"
+    outer = {"lark_grammar": f"{before}\ngap: /\\n{{0,2}}/\n"}
+    return json.dumps({"grammars": [outer, {**body, "name": "body"}]})
+
+
+def _answer(grammar: Grammar) -> str:
     if grammar.kind == "json_schema":
         return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_JSON)
     if grammar.kind == "json_object":
