@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pagechat.app.client_api import Client
 from pagechat.app.message import Message, fail, finish
+from pagechat.app.prose import with_reasoning
 from pagechat.client import DaemonGone, RequestFailed
 from pagechat.protocol import Accepted, ChatMessage, ChatOptions, Delta
 
@@ -58,7 +59,8 @@ async def fetch(
                 progress(0)
             elif isinstance(message, Delta):
                 tokens[message.index] = candidates[message.index].facts["completion_tokens"] = message.tokens
-                candidates[message.index].append(message.text)
+                one = candidates[message.index]
+                one.append(with_reasoning(one.content, message.reasoning, message.text))
                 progress(sum(tokens))
             else:
                 finish(candidates[message.index], message, before)

@@ -79,6 +79,14 @@ def split_reasoning(text: str) -> tuple[str | None, str]:
     return thought.strip("\n"), answer.lstrip("\n")
 
 
+def with_reasoning(before: str, reasoning: str, text: str) -> str:
+    """What a message goes on with that holds `before`: it keeps its reasoning between marks, at its beginning."""
+    thinks = THINK in before and THOUGHT not in before
+    opened = f"{THINK}\n" if reasoning and not thinks else ""
+    closed = f"\n{THOUGHT}\n\n" if text and (thinks or reasoning) and THOUGHT not in before else ""
+    return f"{opened}{reasoning}{closed}{text}"
+
+
 def sketch(text: str) -> Content:
     """An unfinished block, as cheaply as can be: without colours in code."""
     return Content(text) if len(text) > SKETCH_LIMIT else draw(text, highlight_code=False)

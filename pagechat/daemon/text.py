@@ -17,12 +17,14 @@ import msgspec
 
 from engine.protocol import SamplingParams, SamplingRules
 from engine.protocol.sampling import Temperature, TopK, TopP
-from pagechat.daemon.answer import AnswerText
 from pagechat.daemon.errors import RequestError
-from pagechat.daemon.generation import Conversation, Prompt, Text
+from pagechat.daemon.generation import Conversation, Generation, Prompt, Text
 from pagechat.daemon.prompt import ChatTokenizer
 from pagechat.daemon.template import PLAIN_TEMPLATE, ChatTemplate
 from pagechat.protocol import ChatOptions
+from pagechat.text import reading
+from pagechat.text.answer import AnswerText
+from pagechat.text.reading import Reading
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,10 @@ CHAT_TOP_P = 0.95
 
 MAX_END_TOKENS = 128
 """A model's own tokens that end an answer; with those of a request they fit into the protocol's list."""
+
+
+_TAIL = 8
+"""Tokens at the end of a prompt that tell whether it opens the reasoning."""
 
 
 class ModelTextError(Exception):
@@ -68,9 +74,36 @@ class ModelText:
         self._check_ids("prompt", prompt)
         return list(prompt)
 
-    def answer(self, options: ChatOptions) -> AnswerText:
+    def thinking(self, conversation: Conversation, tokens: Sequence[int]) -> bool:
+        """The prompt of this conversation, which these are the tokens of, ends inside the reasoning."""
+        think = self.tokenizer.format.think
+        if think is None:
+            return False
+        if conversation.continue_final:
+            message = conversation.messages[-1]
+            said = str(message.get("content") or "")
+            if message.get("reasoning_content") and not said:
+                return True
+            if think.opens in said or think.closes in said:
+                return said.rfind(think.opens) > said.rfind(think.closes)
+        return self.decode(tokens[-_TAIL:]).rstrip().endswith(think.opens)
+
+    def reading(self, wants: Generation, tokens: Sequence[int]) -> Reading | None:
+        """How the answers are taken apart; None: not at all."""
+        if wants.reading is None and isinstance(wants.prompt, Conversation):
+            follows = wants.options.grammar is not None
+            return Reading(thinking=self.thinking(wants.prompt, tokens), follows=follows)
+        return wants.reading
+
+    def answer(self, options: ChatOptions, how: Reading | None = None) -> AnswerText:
         """The text side of an answer that is about to begin."""
-        return AnswerText(self.tokenizer.tokenizer, options.stop)
+        tokenizer, control = self.tokenizer.tokenizer, self.tokenizer.special_tokens
+        if how is None:
+            return AnswerText(tokenizer, options.stop, control=control)
+        seen = set(reading.marks(self.tokenizer.format))
+        shown = {id_: name for id_, name in control.items() if name in seen}
+        reader = reading.reader(self.tokenizer.format, how)
+        return AnswerText(tokenizer, options.stop, control=control, shown=shown, reader=reader)
 
     def token_text(self, token: int) -> str:
         """The text of one token, special ones by their names."""
@@ -86,11 +119,15 @@ class ModelText:
         # decode_batch gives up the interpreter lock, decode does not
         return self.tokenizer.tokenizer.decode_batch([list(tokens)], skip_special_tokens=False)[0]
 
-    def sampling(self, options: ChatOptions, room: int) -> SamplingParams:
+    def sampling(self, options: ChatOptions, room: int, how: Reading | None = None) -> SamplingParams:
         """What the engine is told. `room`: tokens the context still holds; no answer is longer, whatever was asked,
-        and one that gets there ends with finish_reason "length"."""
+        and one that gets there ends with finish_reason "length". `how` the answers are taken apart tells where a
+        grammar begins."""
         defaults = self.defaults
         rules = {name: getattr(options, name) for name in SamplingRules.__struct_fields__}
+        if options.grammar is not None and how is not None:
+            around = reading.around(self.tokenizer.format, how, self.tokenizer.control_id)
+            rules["grammar"] = msgspec.structs.replace(options.grammar, around=around)
         return SamplingParams(
             **rules,
             max_tokens=room if options.max_tokens is None else min(options.max_tokens, room),

@@ -13,7 +13,6 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from engine.protocol import Grammar
 from engine.sampling.grammar.errors import GrammarError, GrammarQueueFull, brief
 from engine.sampling.grammar.jobs import Compiling, FairQueue
 from engine.sampling.grammar.matcher import Matcher
-from engine.sampling.grammar.reading import control_tokens, read_tokenizer
+from engine.sampling.grammar.reading import read_tokenizer
 from engine.sampling.grammar.trial import Trial
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ class GrammarCompiler:
         self._directory = directory
         self._vocab_size = vocab_size
         self._tokenizer: LLTokenizer | None = None
-        self._control: dict[str, int] = {}
-        """Its control tokens by their names."""
         self._reading = threading.Lock()
         self._compiled: OrderedDict[Grammar, Compiling] = OrderedDict()
         """Done, and well; the one that was wanted last at the end."""
@@ -130,7 +127,7 @@ class GrammarCompiler:
                 if self._tokenizer is None:
                     self._tokenizer = self._read_tokenizer()
             trial.run(grammar)
-            text = in_llguidance(grammar, self._control)
+            text = in_llguidance(grammar)
         except ValueError as error:  # what llguidance and its converters raise, GrammarError too
             raise GrammarError(f"{grammar.kind}: {brief(str(error))}") from error
         matcher = LLMatcher(self._tokenizer, text, limits=LIMITS, log_level=0)
@@ -146,27 +143,16 @@ class GrammarCompiler:
         if not file.is_file():
             raise GrammarError("the model has no tokenizer.json, which grammars need")
         ends = [token for token in end_tokens(self._directory) if 0 <= token < self._vocab_size]
-        source = file.read_bytes()
-        self._control = control_tokens(source)
-        return read_tokenizer(source, self._vocab_size, ends)
+        return read_tokenizer(file.read_bytes(), self._vocab_size, ends)
 
 
-def in_llguidance(grammar: Grammar, control: Mapping[str, int] | None = None) -> str:
-    """The grammar in llguidance's own notation; `control` are the model's control tokens, by name. Raises ValueError
-    where that shows that it is none; not all does."""
+def in_llguidance(grammar: Grammar) -> str:
+    """The grammar in llguidance's own notation. Raises ValueError where that shows that it is none; not all does."""
     text = _answer(grammar)
-    return _after(grammar.after, text, control or {}) if grammar.after else text
-
-
-def _after(mark: str, grammar: str, control: Mapping[str, int]) -> str:
-    """Any text up to the mark and perhaps line breaks, and what the grammar says only then."""
-    body: dict[str, Any] = json.loads(grammar)["grammars"][0] if grammar.startswith("{") else {"lark_grammar": grammar}
-    if mark in control:
-        before = f"start: before <[{control[mark]}]> gap @body\nbefore: /(?s:.*)/"
-    else:
-        before = f"start: before gap @body\nbefore[suffix={json.dumps(mark)}]: /(?s:.*)/"
-    outer = {"lark_grammar": f"{before}\ngap: /\\n{{0,2}}/\n"}
-    return json.dumps({"grammars": [outer, {**body, "name": "body"}]})
+    if not grammar.around:
+        return text
+    answer: dict[str, Any] = json.loads(text)["grammars"][0] if text.startswith("{") else {"lark_grammar": text}
+    return json.dumps({"grammars": [{"lark_grammar": grammar.around}, {**answer, "name": "answer"}]})
 
 
 def _answer(grammar: Grammar) -> str:

@@ -25,12 +25,6 @@ def read_tokenizer(tokenizer_json: bytes, vocab_size: int, ends: list[int]) -> L
     return LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=ends or None)
 
 
-def control_tokens(tokenizer_json: bytes) -> dict[str, int]:
-    """The special tokens by their names."""
-    added = json.loads(tokenizer_json).get("added_tokens") or []
-    return {token["content"]: token["id"] for token in added if token.get("special")}
-
-
 class _Vocabulary:
     """In the shape that llguidance's TokenizerWrapper wants."""
 
@@ -49,7 +43,8 @@ class _Vocabulary:
         self._tokenizer.encode_special_tokens = True
         bytes_of = TokenBytes(self._tokenizer)
         self.tokens = [bytes_of(token) for token in range(vocab_size)]
-        special = set(control_tokens(tokenizer_json).values()) | set(ends)
+        added = description.get("added_tokens") or []
+        special = {token["id"] for token in added if token.get("special")} | set(ends)
         self.special_token_ids = sorted(token for token in special if token < vocab_size)
         self.eos_token_id = ends[0] if ends else self.special_token_ids[0] if self.special_token_ids else 0
 

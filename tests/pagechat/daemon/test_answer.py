@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 
-from pagechat.daemon.answer import AnswerText, Detokenizer, StopFilter
+from pagechat.text.answer import AnswerText
+from pagechat.text.detokenize import Detokenizer, StopFilter
 from tests.daemons import model_folder
 from tests.models import VOCAB
 
@@ -138,7 +139,9 @@ def test_the_result_does_not_depend_on_how_the_text_was_cut(text: str, stops: li
 
 def test_an_answer_is_cut_before_its_stop_string(byte_level: Tokenizer) -> None:
     answer = AnswerText(byte_level, ["\n\nuser"])
-    deltas = [answer.feed([token]) for token in byte_level.encode("Yes 🌶\n\nuser: and", add_special_tokens=False).ids]
+    deltas = [
+        answer.feed([token]).text for token in byte_level.encode("Yes 🌶\n\nuser: and", add_special_tokens=False).ids
+    ]
     assert answer.stopped
     assert answer.text == "".join(deltas) == "Yes 🌶"
     assert answer.finish() == ""
@@ -147,5 +150,5 @@ def test_an_answer_is_cut_before_its_stop_string(byte_level: Tokenizer) -> None:
 def test_a_stop_string_may_end_in_what_is_flushed(byte_level: Tokenizer) -> None:
     tokens = byte_level.encode("ok 🌶", add_special_tokens=False).ids[:-1]
     answer = AnswerText(byte_level, ["\ufffd"])
-    assert answer.feed(tokens) + answer.finish() == "ok "
+    assert (answer.feed(tokens) + answer.finish()).text == "ok "
     assert answer.stopped

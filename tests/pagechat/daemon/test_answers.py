@@ -10,8 +10,8 @@ import pytest
 
 from engine.protocol import BeamParams
 from pagechat.client import AsyncEngineClient, EngineClient, RequestFailed
-from pagechat.daemon.answer import AnswerText
 from pagechat.protocol import ChatOptions, Delta, Finished
+from pagechat.text.answer import AnswerText
 from tests.daemons import notes, running_front, until, user
 
 pytestmark = pytest.mark.usefixtures("fake_engine")

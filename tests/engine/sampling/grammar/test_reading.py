@@ -85,15 +85,17 @@ def test_text_that_spells_a_special_token_is_written_with_letters(tmp_path: Path
         ("gbnf", 'root ::= "yes"', "yes"),
     ],
 )
-def test_a_grammar_begins_behind_its_mark(
+def test_a_grammar_begins_behind_the_mark_of_the_one_around_it(
     tmp_path: Path, special: bool | None, gap: str, kind: str, text: str, answer: str
 ) -> None:
     write_tokenizer(tmp_path)
     mark = "</think>"
-    if special is not None:
-        add_token(tmp_path, mark, special=special)
+    added = None if special is None else add_token(tmp_path, mark, special=special)
+    close = f"before <[{added}]> gap" if special else "before gap"
+    free = "before: /(?s:.*)/" if special else f'before[suffix="{mark}"]: /(?s:.*)/'
+    around = f"start: {close} @answer\n{free}\ngap: /\\n{{0,2}}/\n"
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    grammar = Grammar(kind=kind, text=text, after=mark)  # type: ignore[arg-type]
+    grammar = Grammar(kind=kind, text=text, around=around)  # type: ignore[arg-type]
     matcher = compiled(tmp_path, grammar)
     assert END not in allowed(matcher)  # it may not end within its thoughts
     assert follow(matcher.fork(), tokenizer.encode(f'the <b> of {{"a": 1}}\n{mark}{gap}{answer}').ids)
