@@ -173,6 +173,7 @@ def load(path: Path, vocab_size: int) -> ModelText:
     ends: list[Any] = [_read(path / "config.json").get("eos_token_id"), generation.get("eos_token_id")]
     if eos := variables.get("eos_token"):
         ends.append(tokenizer.tokenizer.token_to_id(eos))
+    ends += _ends_by_name(tokenizer)
     stop_token_ids = _token_ids(ends, vocab_size)
     if len(stop_token_ids) > MAX_END_TOKENS:
         raise ModelTextError(f"{path} names {len(stop_token_ids)} end tokens; {MAX_END_TOKENS} is the most")
@@ -183,6 +184,17 @@ def load(path: Path, vocab_size: int) -> ModelText:
         vocab_size=vocab_size,
         has_template=source is not None,
     )
+
+
+_END_NAMES = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
+"""Control tokens that end a turn whatever a model's files say: files were converted that name another one only, or none
+(llama.cpp looks for them, too)."""
+
+
+def _ends_by_name(tokenizer: ChatTokenizer) -> list[int]:
+    """Of gpt-oss, <|end|> ends a message only, and more may come."""
+    names = _END_NAMES[:-1] if tokenizer.control_id("<|return|>") is not None else _END_NAMES
+    return [id_ for name in names if (id_ := tokenizer.control_id(name)) is not None]
 
 
 def _read(path: Path) -> dict[str, Any]:
