@@ -85,6 +85,8 @@ class CompletionOutput:
     finish_reason: str
     logprobs: list[TokenLogprobs]
     """Where they were asked for."""
+    reasoning: str = ""
+    """What the model thought before, in answers to conversations."""
 
     @property
     def cumulative_logprob(self) -> float | None:
@@ -181,7 +183,9 @@ class LLM:
                 "too_long", f"the prompt takes {len(tokens):,} tokens; the context holds {self.model.max_context:,}"
             )
         name = f"llm-{next(self._numbers)}"
-        sampling = self._text.sampling(options, room)
+        wants = Generation(request_id=name, session=name, prompt=prompt, options=options, n=params.n, with_tokens=True)
+        how = self._text.reading(wants, tokens)
+        sampling = self._text.sampling(options, room, how)
         try:
             message = checked(
                 AddRequest(
@@ -195,11 +199,10 @@ class LLM:
             )
         except ProtocolError as error:
             raise RequestError("bad_request", str(error), error.field) from None
-        wants = Generation(request_id=name, session=name, prompt=prompt, options=options, n=params.n, with_tokens=True)
         request = Request(receiver=_Nobody(), wants=wants, engine_id=name, started=True, prompt=tuple(tokens))
         request.stop_token_ids = frozenset(sampling.stop_token_ids)
         for answer in request.answers:
-            answer.text = self._text.answer(options)
+            answer.text = self._text.answer(options, how)
         return _Task(request, prompt.text if isinstance(prompt, Text) else None), message
 
     def _run(self, tasks: dict[str, _Task]) -> None:
@@ -246,6 +249,7 @@ class _Task:
             CompletionOutput(
                 index=answer.index,
                 text=answer.text.text if answer.text else "",
+                reasoning=answer.text.whole.reasoning if answer.text else "",
                 token_ids=answer.untold,
                 finish_reason=self._reasons[answer.index],
                 logprobs=answer.untold_logprobs,

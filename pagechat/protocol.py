@@ -69,6 +69,8 @@ class Hello(Message, frozen=True):
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     role: Literal["system", "user", "assistant"]
     content: str
+    reasoning: str = ""
+    """What the assistant thought before; the model's template decides whether it is read again."""
 
 
 class ChatOptions(SamplingRules, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -154,9 +156,22 @@ class Accepted(Message, frozen=True):
     prompt_tokens: int
 
 
+class CallPiece(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool, or more of one that has begun."""
+
+    index: int
+    """Which of the answer's calls."""
+    arguments: str
+    """JSON, or the next piece of it."""
+    id: str = ""
+    name: str = ""
+    """Of the first piece; the others have neither id nor name."""
+
+
 class Delta(Message, frozen=True):
     request_id: str
     text: str
+    """Of the answer itself: no reasoning, no call."""
     tokens: int
     """Tokens generated so far, for this answer."""
     index: int = 0
@@ -167,12 +182,18 @@ class Delta(Message, frozen=True):
     """Of the tokens behind the text (a stop token has none), for requests that ask for them."""
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """As in `TokenOutput`; all of them come before the first text."""
+    reasoning: str = ""
+    """What the model thought, before its answer."""
+    calls: tuple[CallPiece, ...] = ()
+    """The tools that it calls, for requests that offered some."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    reasoning_tokens: int = 0
+    """Of the completion."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,7 +206,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 class Finished(Message, frozen=True):
     request_id: str
     text: str
-    """The whole answer: the concatenation of all deltas."""
+    """The whole answer: the concatenation of all deltas' texts."""
     finish_reason: FinishReason
     usage: Usage
     timing: Timing
@@ -197,6 +218,10 @@ class Finished(Message, frozen=True):
     """Why the session's turn could not reuse all of the turn before, in words; None when it could."""
     miss_position: int | None = None
     """The first token of the prompt that could not be reused because of that."""
+    reasoning: str = ""
+    """All of it."""
+    calls: tuple[CallPiece, ...] = ()
+    """Each whole."""
 
 
 class Failed(Message, frozen=True):

@@ -103,3 +103,26 @@ _SENTENCES = [
     "What is a cache? A place where things that were needed once are kept, because they may be needed again.",
     "Numbers: 0 1 2 3 4 5 6 7 8 9 10 16 32 64 128 256 512 1024; punctuation: . , ; : ! ? ( ) [ ] { } < > | * & ^ % $ #",
 ]
+
+
+def add_token(directory: Path, content: str, *, special: bool) -> int:
+    """Makes the last entry of the vocabulary that is none yet an added token, as Qwen's `<tool_call>` is. Returns its
+    id."""
+    file = directory / "tokenizer.json"
+    description = json.loads(file.read_text())
+    added = {token["id"] for token in description["added_tokens"]}
+    vocab: dict[str, int] = description["model"]["vocab"]
+    old, number = max(((text, id_) for text, id_ in vocab.items() if id_ not in added), key=lambda entry: entry[1])
+    del vocab[old]
+    merges = description["model"]["merges"]
+    description["model"]["merges"] = [pair for pair in merges if not _needs(pair, old)]
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    description["added_tokens"].append({"id": number, "content": content, **plain, "special": special})
+    vocab[content] = number
+    file.write_text(json.dumps(description))
+    return number
+
+
+def _needs(pair: str | list[str], token: str) -> bool:
+    left, right = pair.split(" ") if isinstance(pair, str) else pair
+    return token in (left, right, left + right)

@@ -46,6 +46,8 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     text: GrammarText = ""
     """json_schema: the schema as JSON. regex: in the syntax of Rust's regex crate, for the whole answer.
     choice: a JSON array of strings. lark, gbnf: the grammar."""
+    around: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    """A Lark grammar that says `@answer` where this one belongs: behind a model's reasoning, say. Empty: none."""
 
 
 class SamplingRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

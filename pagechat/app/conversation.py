@@ -18,6 +18,7 @@ from pagechat.app.chat_settings import ChatSettings, settings_from
 from pagechat.app.client_api import Client
 from pagechat.app.fetching import Asking, fetch
 from pagechat.app.message import Message, restored
+from pagechat.app.prose import split_reasoning
 from pagechat.app.rate import Rate
 from pagechat.client import DaemonGone
 from pagechat.protocol import ChatMessage
@@ -207,7 +208,7 @@ class Conversation:
                 merged = f"{context.pop().content}\n\n{message.content}"
                 context.append(ChatMessage(role=message.role, content=merged))
             else:
-                context.append(ChatMessage(role=message.role, content=message.content))
+                context.append(_as_sent(message))
         return context
 
     # -- asking --------------------------------------------------------------------------------
@@ -344,3 +345,9 @@ def title_of(text: str) -> str:
     """A chat's title from its first question: its first words, on one line."""
     words = " ".join(sanitize(text[:400]).split())
     return words if len(words) <= TITLE_LENGTH else words[: TITLE_LENGTH - 1].rstrip() + "…"
+
+
+def _as_sent(message: Message) -> ChatMessage:
+    """Its reasoning in a field of its own: the model's template decides whether it is read again."""
+    thought, text = split_reasoning(message.content) if message.role == "assistant" else (None, message.content)
+    return ChatMessage(role=message.role, content=text, reasoning=thought or "")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pagechat.app.client_api import Client
 from pagechat.app.message import Message, fail, finish
+from pagechat.app.prose import is_thinking, with_reasoning
 from pagechat.client import DaemonGone, RequestFailed
 from pagechat.protocol import Accepted, ChatMessage, ChatOptions, Delta
 
@@ -39,6 +40,7 @@ async def fetch(
     """
     before, candidates = answer.content, answer.candidates
     tokens = [0] * len(candidates)
+    thinks = [is_thinking(before)] * len(candidates)
     try:
         await save()
         if asking.client is None:
@@ -58,7 +60,11 @@ async def fetch(
                 progress(0)
             elif isinstance(message, Delta):
                 tokens[message.index] = candidates[message.index].facts["completion_tokens"] = message.tokens
-                candidates[message.index].append(message.text)
+                one = candidates[message.index]
+                thinks[message.index] |= bool(message.reasoning)
+                # A model whose template marks no reasoning may write such marks itself: those are its text.
+                marked = thinks[message.index]
+                one.append(with_reasoning(one.content, message.reasoning, message.text) if marked else message.text)
                 progress(sum(tokens))
             else:
                 finish(candidates[message.index], message, before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from pagechat.app.prose import with_reasoning
 from pagechat.protocol import Finished
 from pagechat.store import MessageStatus, Role, StoredMessage
 from pagechat.text_safety import sanitize
@@ -102,7 +103,10 @@ def finish(answer: Message, finished: Finished, before: str = "") -> None:
         "cache_miss": finished.miss,
         "miss_position": finished.miss_position,
     }
-    answer.end("stopped" if finished.finish_reason == "abort" else "complete", before + finished.text)
+    answer.end(
+        "stopped" if finished.finish_reason == "abort" else "complete",
+        before + with_reasoning(before, finished.reasoning, finished.text),
+    )
 
 
 def fail(answer: Message, reason: str) -> None:

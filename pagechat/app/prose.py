@@ -90,6 +90,19 @@ def split_reasoning(text: str) -> tuple[str | None, str]:
     return thought.strip("\n"), answer.lstrip("\n")
 
 
+def is_thinking(text: str) -> bool:
+    """It ends inside its reasoning."""
+    return text.lstrip().startswith(THINK) and THOUGHT not in text
+
+
+def with_reasoning(before: str, reasoning: str, text: str) -> str:
+    """What a message goes on with that holds `before`: it keeps its reasoning between marks, at its beginning."""
+    thinks = is_thinking(before)
+    opened = f"{THINK}\n" if reasoning and not thinks else ""
+    closed = f"\n{THOUGHT}\n\n" if text and (thinks or reasoning) and THOUGHT not in before else ""
+    return f"{opened}{reasoning}{closed}{text}"
+
+
 def sketch(text: str) -> Rows:
     """An unfinished block, as cheaply as can be: without colours in code."""
     return Rows.of_text(text) if len(text) > SKETCH_LIMIT else draw(text, highlight_code=False)

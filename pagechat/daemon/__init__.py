@@ -17,7 +17,6 @@ pool_watch.py      the pool as `status` shows it
 text.py            a model's folder: tokenizer, template, defaults
 template.py        messages to the prompt's text, in the sandbox
 prompt.py          that text to tokens
-token_bytes.py     the bytes behind a token
 answer.py          tokens to the answer's text, stop strings
 narrate.py         what the process says on stderr
 installation.py    how a process of ours is started

@@ -40,6 +40,7 @@ from pagechat.daemon.supervisor import Supervisor
 from pagechat.daemon.suspects import Suspects
 from pagechat.protocol import Accepted, Delta, Failed, Stopping
 from pagechat.seldom import Seldom
+from pagechat.text.answer import NOTHING, Piece
 
 log = logging.getLogger(__name__)
 
@@ -153,9 +154,10 @@ class Answering:
                 f"the prompt takes {len(prompt):,} tokens and leaves no room for an answer: "
                 f"the context holds {context:,} tokens",
             )
-        sampling = self.text.sampling(wants.options, context - len(prompt))
+        reading = self.text.reading(wants, prompt)
+        sampling = self.text.sampling(wants.options, context - len(prompt), reading)
         for answer in request.answers:
-            answer.text = self.text.answer(wants.options)
+            answer.text = self.text.answer(wants.options, reading)
         request.stop_token_ids = frozenset(sampling.stop_token_ids)
         request.prompt = tuple(prompt)
         command = AddRequest(
@@ -229,8 +231,8 @@ class Answering:
         if output.tokens and answer.open:
             since, answer.last_token = answer.last_token, now
             self.observer.tokens(request, answer, None if since is None else now - since)
-        delta, reason = request.take(answer, output, now)
-        if delta and not self._send_delta(request, answer, delta):
+        piece, reason = request.take(answer, output, now)
+        if piece and not self._send_delta(request, answer, piece):
             return
         if reason is not None:
             self._finish(request, answer, reason)
@@ -295,17 +297,19 @@ class Answering:
 
     def _send_rest(self, request: Request, answer: Answer) -> None:
         """What was held back for a character or a stop string that will not be completed any more."""
-        rest = answer.text.finish() if answer.text is not None else ""
+        rest = answer.text.finish() if answer.text is not None else NOTHING
         if rest or answer.untold or answer.untold_logprobs:
             self._send_delta(request, answer, rest)
 
-    def _send_delta(self, request: Request, answer: Answer, delta: str) -> bool:
+    def _send_delta(self, request: Request, answer: Answer, piece: Piece) -> bool:
         told, answer.untold = tuple(answer.untold), []
         logprobs, answer.untold_logprobs = tuple(answer.untold_logprobs), []
         return request.receiver.send(
             Delta(
                 request_id=request.client_request_id,
-                text=delta,
+                text=piece.text,
+                reasoning=piece.reasoning,
+                calls=piece.calls,
                 tokens=answer.tokens,
                 index=answer.index,
                 token_ids=told,

@@ -26,7 +26,7 @@ from pagechat.daemon.answering import Answering
 from pagechat.daemon.curve import CurveError, Gatekeeper
 from pagechat.daemon.doors import CLIENT_QUEUE, Doors
 from pagechat.daemon.errors import RequestError
-from pagechat.daemon.generation import Conversation, Generation
+from pagechat.daemon.generation import Conversation, Generation, for_template
 from pagechat.daemon.greeting import greet, refuse
 from pagechat.daemon.http.address import Address, AddressError
 from pagechat.daemon.http.admission import Admission
@@ -230,7 +230,7 @@ class Front:
             request_id=chat.request_id,
             session=chat.session,
             prompt=Conversation(
-                messages=[{"role": one.role, "content": one.content} for one in chat.messages],
+                messages=[for_template(one) for one in chat.messages],
                 continue_final=chat.continue_final,
             ),
             options=chat.options,

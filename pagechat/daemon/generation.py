@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.protocol import BeamParams
-from pagechat.protocol import ChatOptions
+from pagechat.protocol import ChatMessage, ChatOptions
+from pagechat.text.reading import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,12 @@ class Text:
     text: str
     add_special_tokens: bool = True
     """Put the tokenizer's own first tokens (BOS) before it, unless it begins with them."""
+
+
+def for_template(message: ChatMessage) -> dict[str, Any]:
+    """A message of a ZeroMQ client as templates read it."""
+    given = {"role": message.role, "content": message.content}
+    return {**given, "reasoning_content": message.reasoning} if message.reasoning else given
 
 
 Tokens = Sequence[int]
@@ -65,6 +72,8 @@ class Generation:
     """The lower number is served first."""
     with_tokens: bool = False
     """Deltas tell the token ids behind their text, the one that ended the answer included."""
+    reading: Reading | None = None
+    """How the answers to token ids are taken apart: None: not at all. Those to a conversation always are."""
 
 
 def is_large(prompt: Prompt) -> bool:

@@ -9,7 +9,7 @@ import codecs
 from collections.abc import Awaitable, Callable, Sequence
 
 from pagechat.daemon.errors import RequestError
-from pagechat.daemon.generation import Conversation
+from pagechat.daemon.generation import Conversation, for_template
 from pagechat.daemon.heavy import Heavy
 from pagechat.daemon.text import ModelText
 from pagechat.protocol import GetPieces, Pieces, Rejected
@@ -29,7 +29,7 @@ async def answer(
 
 
 def _cut(question: GetPieces, text: ModelText) -> Pieces:
-    messages = [{"role": message.role, "content": message.content} for message in question.messages]
+    messages = [for_template(message) for message in question.messages]
     tokens = text.prompt(Conversation(messages=messages, continue_final=question.continue_final))
     return Pieces(ticket=question.ticket, pieces=texts([text.token_bytes(token) for token in tokens]))
 

@@ -27,10 +27,12 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
+from engine.sampling.grammar.token_bytes import TokenBytes
 from pagechat.daemon.errors import RequestError
 from pagechat.daemon.generation import Conversation, Text
 from pagechat.daemon.template import ChatTemplate, texts_in
-from pagechat.daemon.token_bytes import TokenBytes
+from pagechat.text.formats.choose import choose
+from pagechat.text.formats.format import Format
 
 MAX_CHARACTERS = 4 * 2**20
 """Of a request: all its messages and tools, or its text. Tokenizing that much takes seconds, in a worker thread."""
@@ -75,6 +77,9 @@ class ChatTokenizer:
         marked = [self._marked(message, mark) for message in conversation.messages]
         end = f"{nonce}end"
         if conversation.continue_final:
+            if self.format.think and marked[-1].get("reasoning_content") and not marked[-1]["content"]:
+                # It was cut off within its thoughts, which a template would close.
+                marked[-1]["content"] = f"{self.format.think.opens}\n{marked[-1].pop('reasoning_content')}"
             marked[-1]["content"] += end
         rendered = self._template.render(
             marked,
@@ -143,6 +148,22 @@ class ChatTokenizer:
     def writes(self, mark: str) -> bool:
         """The template itself contains this text."""
         return any(mark in literal for literal in self._template.literals)
+
+    @cached_property
+    def format(self) -> Format:
+        """How the model marks reasoning and calls, as its template shows."""
+        return choose(self.writes)
+
+    @cached_property
+    def special_tokens(self) -> dict[int, str]:
+        """Names of the tokens that have no text of their own."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        return {id_: token.content for id_, token in added.items() if token.special}
+
+    def control_id(self, name: str) -> int | None:
+        """Of a special token; None for a name that is text."""
+        id_ = self.tokenizer.token_to_id(name)
+        return id_ if id_ is not None and id_ in self.special_tokens else None
 
     @cached_property
     def token_bytes(self) -> TokenBytes:

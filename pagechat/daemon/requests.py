@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.protocol import FinishReason, Message, TokenLogprobs, TokenOutput
-from pagechat.daemon.answer import AnswerText
 from pagechat.daemon.generation import Generation
 from pagechat.protocol import Finished, Timing, Usage
+from pagechat.text.answer import NOTHING, AnswerText, Piece
 
 
 class Receiver(Protocol):
@@ -37,6 +37,8 @@ class Answer:
     text: AnswerText | None = None
     """None until the engine has been given the request."""
     tokens: int = 0
+    reasoning_tokens: int = 0
+    """Those before the one that ended the reasoning."""
     last_token: float | None = None
     """When its newest tokens came (time.monotonic)."""
     score: float | None = None
@@ -49,8 +51,8 @@ class Answer:
     engine_done: bool = False
     """The engine has told its last token."""
 
-    def take(self, output: TokenOutput, stop_token_ids: frozenset[int]) -> tuple[str, FinishReason | None]:
-        """The engine's next tokens as (new text, why the answer is complete or None). A stop string completes it
+    def take(self, output: TokenOutput, stop_token_ids: frozenset[int]) -> tuple[Piece, FinishReason | None]:
+        """The engine's next tokens as (what is new, why the answer is complete or None). A stop string completes it
         before the engine knows."""
         assert self.text is not None
         self.tokens += len(output.tokens)
@@ -59,11 +61,13 @@ class Answer:
         if output.finish_reason == "stop" and tokens and tokens[-1] in stop_token_ids:
             tokens, logprobs = tokens[:-1], logprobs[:-1]  # the model's full stop, not its text
         self.untold_logprobs += logprobs
-        text = self.text.feed(tokens)
+        piece = self.text.feed(tokens)
+        if self.text.reasoning:
+            self.reasoning_tokens = self.tokens
         reason = output.finish_reason
         if reason is not None:
-            text += self.text.finish()
-        return text, "stop" if self.text.stopped else reason
+            piece += self.text.finish()
+        return piece, "stop" if self.text.stopped else reason
 
 
 @dataclass(slots=True, eq=False)
@@ -115,15 +119,15 @@ class Request:
     def completion_tokens(self) -> int:
         return sum(answer.tokens for answer in self.answers)
 
-    def take(self, answer: Answer, output: TokenOutput, now: float) -> tuple[str, FinishReason | None]:
-        """The engine's next tokens of one of the answers as (new text, why it is complete or None). Tokens of an answer
-        that has finished here are nothing new. `now`: time.monotonic."""
+    def take(self, answer: Answer, output: TokenOutput, now: float) -> tuple[Piece, FinishReason | None]:
+        """The engine's next tokens of one of the answers as (what is new, why it is complete or None). Tokens of an
+        answer that has finished here are nothing new. `now`: time.monotonic."""
         answer.engine_done = output.finish_reason is not None
         if output.tokens and self.first_token is None:
             self.first_token, self.prefill_s = now, output.prefill_s
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
         if not answer.open:
-            return "", None
+            return NOTHING, None
         if self.wants.with_tokens:
             answer.untold += output.tokens
         return answer.take(output, self.stop_token_ids)
@@ -132,14 +136,18 @@ class Request:
         """The last message of an answer that ends well."""
         answer.open = False
         now = time.monotonic()
+        whole = answer.text.whole if answer.text is not None else NOTHING
         return Finished(
             request_id=self.client_request_id,
-            text=answer.text.text if answer.text is not None else "",
+            text=whole.text,
+            reasoning=whole.reasoning,
+            calls=whole.calls,
             finish_reason=reason,
             usage=Usage(
                 prompt_tokens=len(self.prompt),
                 cached_tokens=self.cached_tokens,
                 completion_tokens=answer.tokens,
+                reasoning_tokens=answer.reasoning_tokens,
             ),
             timing=Timing(
                 ttft_s=self.first_token - self.received if self.first_token is not None else None,

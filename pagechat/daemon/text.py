@@ -17,12 +17,14 @@ import msgspec
 
 from engine.protocol import SamplingParams, SamplingRules
 from engine.protocol.sampling import Temperature, TopK, TopP
-from pagechat.daemon.answer import AnswerText
 from pagechat.daemon.errors import RequestError
-from pagechat.daemon.generation import Conversation, Prompt, Text
+from pagechat.daemon.generation import Conversation, Generation, Prompt, Text
 from pagechat.daemon.prompt import ChatTokenizer
 from pagechat.daemon.template import PLAIN_TEMPLATE, ChatTemplate
 from pagechat.protocol import ChatOptions
+from pagechat.text import reading
+from pagechat.text.answer import AnswerText
+from pagechat.text.reading import Reading
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,10 @@ CHAT_TOP_P = 0.95
 
 MAX_END_TOKENS = 128
 """A model's own tokens that end an answer; with those of a request they fit into the protocol's list."""
+
+
+_TAIL = 8
+"""Tokens at the end of a prompt that tell whether it opens the reasoning."""
 
 
 class ModelTextError(Exception):
@@ -68,9 +74,36 @@ class ModelText:
         self._check_ids("prompt", prompt)
         return list(prompt)
 
-    def answer(self, options: ChatOptions) -> AnswerText:
+    def thinking(self, conversation: Conversation, tokens: Sequence[int]) -> bool:
+        """The prompt of this conversation, which these are the tokens of, ends inside the reasoning."""
+        think = self.tokenizer.format.think
+        if think is None:
+            return False
+        if conversation.continue_final:
+            message = conversation.messages[-1]
+            said = str(message.get("content") or "")
+            if message.get("reasoning_content") and not said:
+                return True
+            if think.opens in said or think.closes in said:
+                return said.rfind(think.opens) > said.rfind(think.closes)
+        return self.decode(tokens[-_TAIL:]).rstrip().endswith(think.opens)
+
+    def reading(self, wants: Generation, tokens: Sequence[int]) -> Reading | None:
+        """How the answers are taken apart; None: not at all."""
+        if wants.reading is None and isinstance(wants.prompt, Conversation):
+            follows = wants.options.grammar is not None
+            return Reading(thinking=self.thinking(wants.prompt, tokens), follows=follows)
+        return wants.reading
+
+    def answer(self, options: ChatOptions, how: Reading | None = None) -> AnswerText:
         """The text side of an answer that is about to begin."""
-        return AnswerText(self.tokenizer.tokenizer, options.stop)
+        tokenizer, control = self.tokenizer.tokenizer, self.tokenizer.special_tokens
+        if how is None:
+            return AnswerText(tokenizer, options.stop, control=control)
+        seen = set(reading.marks(self.tokenizer.format))
+        shown = {id_: name for id_, name in control.items() if name in seen}
+        reader = reading.reader(self.tokenizer.format, how)
+        return AnswerText(tokenizer, options.stop, control=control, shown=shown, reader=reader)
 
     def token_text(self, token: int) -> str:
         """The text of one token, special ones by their names."""
@@ -86,11 +119,15 @@ class ModelText:
         # decode_batch gives up the interpreter lock, decode does not
         return self.tokenizer.tokenizer.decode_batch([list(tokens)], skip_special_tokens=False)[0]
 
-    def sampling(self, options: ChatOptions, room: int) -> SamplingParams:
+    def sampling(self, options: ChatOptions, room: int, how: Reading | None = None) -> SamplingParams:
         """What the engine is told. `room`: tokens the context still holds; no answer is longer, whatever was asked,
-        and one that gets there ends with finish_reason "length"."""
+        and one that gets there ends with finish_reason "length". `how` the answers are taken apart tells where a
+        grammar begins."""
         defaults = self.defaults
         rules = {name: getattr(options, name) for name in SamplingRules.__struct_fields__}
+        if options.grammar is not None and how is not None:
+            around = reading.around(self.tokenizer.format, how, self.tokenizer.control_id)
+            rules["grammar"] = msgspec.structs.replace(options.grammar, around=around)
         return SamplingParams(
             **rules,
             max_tokens=room if options.max_tokens is None else min(options.max_tokens, room),
@@ -136,6 +173,7 @@ def load(path: Path, vocab_size: int) -> ModelText:
     ends: list[Any] = [_read(path / "config.json").get("eos_token_id"), generation.get("eos_token_id")]
     if eos := variables.get("eos_token"):
         ends.append(tokenizer.tokenizer.token_to_id(eos))
+    ends += _ends_by_name(tokenizer)
     stop_token_ids = _token_ids(ends, vocab_size)
     if len(stop_token_ids) > MAX_END_TOKENS:
         raise ModelTextError(f"{path} names {len(stop_token_ids)} end tokens; {MAX_END_TOKENS} is the most")
@@ -146,6 +184,17 @@ def load(path: Path, vocab_size: int) -> ModelText:
         vocab_size=vocab_size,
         has_template=source is not None,
     )
+
+
+_END_NAMES = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
+"""Control tokens that end a turn whatever a model's files say: files were converted that name another one only, or none
+(llama.cpp looks for them, too)."""
+
+
+def _ends_by_name(tokenizer: ChatTokenizer) -> list[int]:
+    """Of gpt-oss, <|end|> ends a message only, and more may come."""
+    names = _END_NAMES[:-1] if tokenizer.control_id("<|return|>") is not None else _END_NAMES
+    return [id_ for name in names if (id_ := tokenizer.control_id(name)) is not None]
 
 
 def _read(path: Path) -> dict[str, Any]:

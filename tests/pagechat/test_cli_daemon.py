@@ -444,7 +444,7 @@ def test_status_as_json_gives_these_fields(main: Main) -> None:
         "internal_waste",
         "largest_free_run",
     } <= set(result["pool"])
-    assert set(result["scheduler"]) == {"running", "waiting", "preemptions"}
+    assert set(result["scheduler"]) == {"running", "waiting", "preemptions", "compilations"}
     assert set(result["throughput"]) == {"prompt_tokens_per_s", "generated_tokens_per_s"}
 
 

@@ -10,13 +10,12 @@ interpreter to itself while it reads the model's tokenizer, once, when the first
 from __future__ import annotations
 
 import json
-import tempfile
 import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -26,8 +25,8 @@ from engine.protocol import Grammar
 from engine.sampling.grammar.errors import GrammarError, GrammarQueueFull, brief
 from engine.sampling.grammar.jobs import Compiling, FairQueue
 from engine.sampling.grammar.matcher import Matcher
+from engine.sampling.grammar.reading import read_tokenizer
 from engine.sampling.grammar.trial import Trial
-from engine.sampling.grammar.vocabulary import within
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -144,17 +143,19 @@ class GrammarCompiler:
         if not file.is_file():
             raise GrammarError("the model has no tokenizer.json, which grammars need")
         ends = [token for token in end_tokens(self._directory) if 0 <= token < self._vocab_size]
-        smaller = within(file.read_bytes(), self._vocab_size)
-        if smaller is None:
-            return LLTokenizer(str(file), n_vocab=self._vocab_size, eos_token=ends or None)
-        with tempfile.TemporaryDirectory(prefix="pagechat-") as folder:
-            changed = Path(folder) / file.name
-            changed.write_bytes(smaller)
-            return LLTokenizer(str(changed), n_vocab=self._vocab_size, eos_token=ends or None)
+        return read_tokenizer(file.read_bytes(), self._vocab_size, ends)
 
 
 def in_llguidance(grammar: Grammar) -> str:
     """The grammar in llguidance's own notation. Raises ValueError where that shows that it is none; not all does."""
+    text = _answer(grammar)
+    if not grammar.around:
+        return text
+    answer: dict[str, Any] = json.loads(text)["grammars"][0] if text.startswith("{") else {"lark_grammar": text}
+    return json.dumps({"grammars": [{"lark_grammar": grammar.around}, {**answer, "name": "answer"}]})
+
+
+def _answer(grammar: Grammar) -> str:
     if grammar.kind == "json_schema":
         return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_JSON)
     if grammar.kind == "json_object":

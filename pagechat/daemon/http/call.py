@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 from fastapi import Request, Response
 
 from pagechat.daemon.errors import RequestError
-from pagechat.daemon.generation import Generation, Prompt
+from pagechat.daemon.generation import Conversation, Generation, Prompt
 from pagechat.daemon.heavy import Heavy
 from pagechat.daemon.http import shares
 from pagechat.daemon.http.admission import Ticket
@@ -18,10 +18,13 @@ from pagechat.daemon.http.exchange import Exchange, Listener
 from pagechat.daemon.http.kept import MOST_OF_A_REQUEST, KeptLogprobs
 from pagechat.daemon.http.keys import Key
 from pagechat.daemon.http.logprobs import Bytes
+from pagechat.daemon.http.offered import required_grammar
 from pagechat.daemon.http.refusal import ApiError
 from pagechat.daemon.http.schemas.base import Generating
 from pagechat.daemon.http.service import Service, new_id, now
+from pagechat.daemon.text import ModelText
 from pagechat.protocol import Delta, Finished
+from pagechat.text.reading import Reading
 
 _SMALL = 2048
 """Numbers and token ids of an answer that is written at once, in the loop."""
@@ -138,7 +141,13 @@ def _json(make: Callable[[], Any]) -> Response:
 
 
 async def begin(
-    request: Request, body: Generating, prompts: Sequence[Prompt], limit: int | None, kind: str, candidates: int
+    request: Request,
+    body: Generating,
+    prompts: Sequence[Prompt],
+    limit: int | None,
+    kind: str,
+    candidates: int,
+    reading: Reading | None = None,
 ) -> Call:
     """Returns when there is something to say. Raises ApiError, RequestError, ClientGone.
 
@@ -150,6 +159,10 @@ async def begin(
     priority = _priority(body, key)
     answers = body.answers if body.use_beam_search else candidates
     options, beam = body.options(limit), body.beam(candidates)
+    if reading is not None:
+        grammar = required_grammar(body, text) if reading.forced else options.grammar
+        options = msgspec.structs.replace(options, grammar=grammar)
+        reading = replace(reading, follows=grammar is not None)
     ticket = service.admission.enter(key, answers * len(prompts))
     call = Call(
         id=new_id(kind),
@@ -191,6 +204,7 @@ async def begin(
                     tenant=key.name,
                     priority=priority,
                     with_tokens=body.return_token_ids,
+                    reading=_thinking(text, reading, prompts[number], tokens),
                 )
                 for number, tokens in enumerate(call.prompts)
             ]
@@ -203,6 +217,13 @@ async def begin(
         raise
     ticket.began()
     return call
+
+
+def _thinking(text: ModelText, reading: Reading | None, prompt: Prompt, tokens: list[int]) -> Reading | None:
+    """The same, of this prompt."""
+    if reading is None or not isinstance(prompt, Conversation):
+        return reading
+    return replace(reading, thinking=text.thinking(prompt, tokens))
 
 
 def _priority(body: Generating, key: Key) -> int:

@@ -31,7 +31,7 @@ async def test_a_small_terminal_has_the_memory_in_two_lines_beside_the_chat(open
 def test_the_strip_is_as_wide_as_it_may_be() -> None:
     pool = Pool(200)
     pool.run("essay", 40, 4)
-    pool.core.fork_session("essay", "fork")
+    pool.core.live_sessions.fork("essay", "fork")
     pool.view.apply(pool.core.flush())  # type: ignore[arg-type]
     pool.run("fork", 1500, 4)
     used = max(block for block in range(1, 201) if pool.view.mirror.refs[block])  # type: ignore[union-attr]
@@ -48,7 +48,7 @@ def test_the_legend_tells_only_what_this_map_draws() -> None:
     letters = legend([], 80, "id", LETTERS, seen(pool.view)).plain
     assert "filling" in letters
     assert not any(word in letters for word in ("shared", "cached", "copied", "evicted", "preempted"))
-    pool.core.fork_session("essay", "fork")
+    pool.core.live_sessions.fork("essay", "fork")
     pool.view.apply(pool.core.flush())  # type: ignore[arg-type]
     pool.run("fork", 45, 4)
     for zoom, word in (

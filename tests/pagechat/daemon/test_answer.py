@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 
-from pagechat.daemon.answer import AnswerText, Detokenizer, StopFilter
+from pagechat.text.answer import AnswerText
+from pagechat.text.detokenize import Detokenizer, StopFilter
 from tests.daemons import model_folder
 from tests.models import VOCAB
 
@@ -138,14 +139,32 @@ def test_the_result_does_not_depend_on_how_the_text_was_cut(text: str, stops: li
 
 def test_an_answer_is_cut_before_its_stop_string(byte_level: Tokenizer) -> None:
     answer = AnswerText(byte_level, ["\n\nuser"])
-    deltas = [answer.feed([token]) for token in byte_level.encode("Yes 🌶\n\nuser: and", add_special_tokens=False).ids]
+    deltas = [
+        answer.feed([token]).text for token in byte_level.encode("Yes 🌶\n\nuser: and", add_special_tokens=False).ids
+    ]
     assert answer.stopped
     assert answer.text == "".join(deltas) == "Yes 🌶"
-    assert answer.finish() == ""
+    assert not answer.finish()
 
 
 def test_a_stop_string_may_end_in_what_is_flushed(byte_level: Tokenizer) -> None:
     tokens = byte_level.encode("ok 🌶", add_special_tokens=False).ids[:-1]
     answer = AnswerText(byte_level, ["\ufffd"])
-    assert answer.feed(tokens) + answer.finish() == "ok "
+    assert (answer.feed(tokens) + answer.finish()).text == "ok "
     assert answer.stopped
+
+
+@pytest.mark.parametrize("stop", ["<|im_end|>", "s<|im_end|>\n", "<|im_end|>\nuser"])
+def test_a_stop_string_may_name_a_control_token(byte_level: Tokenizer, stop: str) -> None:
+    answer = AnswerText(byte_level, [stop], control={2: "<|im_end|>"})
+    tokens = byte_level.encode("Yes<|im_end|>\nuser: and", add_special_tokens=False).ids
+    assert 2 in tokens
+    text = "".join(answer.feed([token]).text for token in tokens) + answer.finish().text
+    assert answer.stopped
+    assert text == "Yes"[: -1 if stop.startswith("s") else None]
+
+
+def test_a_control_token_that_stops_nothing_is_no_text(byte_level: Tokenizer) -> None:
+    answer = AnswerText(byte_level, ["<|im_start|>", "nothing"], control={1: "<|im_start|>", 2: "<|im_end|>"})
+    tokens = byte_level.encode("Yes<|im_end|> no", add_special_tokens=False).ids
+    assert "".join(answer.feed([token]).text for token in tokens) + answer.finish().text == "Yes no"

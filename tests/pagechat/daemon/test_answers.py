@@ -10,8 +10,8 @@ import pytest
 
 from engine.protocol import BeamParams
 from pagechat.client import AsyncEngineClient, EngineClient, RequestFailed
-from pagechat.daemon.answer import AnswerText
 from pagechat.protocol import ChatOptions, Delta, Finished
+from pagechat.text.answer import AnswerText
 from tests.daemons import notes, running_front, until, user
 
 pytestmark = pytest.mark.usefixtures("fake_engine")
@@ -158,8 +158,8 @@ async def test_a_request_whose_text_cannot_be_made_takes_no_token_from_the_other
         monkeypatch.setattr(AnswerText, "feed", failing)
         answer = type(front.answering.text).answer
 
-        def marked(model: Any, options: ChatOptions) -> AnswerText:
-            text = answer(model, options)
+        def marked(model: Any, options: ChatOptions, how: Any = None) -> AnswerText:
+            text = answer(model, options, how)
             text.bad = "bad" in options.stop  # type: ignore[attr-defined]
             return text
 

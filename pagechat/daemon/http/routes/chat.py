@@ -9,13 +9,12 @@ from fastapi import APIRouter, Request, Response
 from pagechat.daemon.http import logprobs
 from pagechat.daemon.http.bodies import BodyRoute
 from pagechat.daemon.http.call import Call, Whole, begin, service_of
-from pagechat.daemon.http.chat_marks import Marks, check_tools, marks
 from pagechat.daemon.http.errors import STREAMED, documented
-from pagechat.daemon.http.parts import Called, Part, Said, Splitter
+from pagechat.daemon.http.offered import reading_of
 from pagechat.daemon.http.schemas.chat import ChatBody
 from pagechat.daemon.http.shapes import usage
 from pagechat.daemon.http.streaming import DONE, Envelope, EventStream, event
-from pagechat.protocol import Delta, Finished
+from pagechat.protocol import CallPiece, Delta, Finished
 
 router = APIRouter(route_class=BodyRoute, responses=STREAMED | documented(400, 404, 413, 429, 500, 503))
 
@@ -25,20 +24,19 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
     """An answer to messages, whole or as server-sent events."""
     service = service_of(request)
     _, text = service.ready()
-    check_tools(body, text)
-    call = await begin(request, body, [body.conversation()], body.limit, "chatcmpl", body.answers)
-    found = marks(body, call.prompts[0], text)
+    reading = reading_of(body, text)
+    call = await begin(request, body, [body.conversation()], body.limit, "chatcmpl", body.answers, reading)
     if body.stream:
-        return EventStream(call, _Events(call, body, found))
+        return EventStream(call, _Events(call, body))
     try:
         answers = await call.finished()
-        return await call.written(lambda: _whole(call, answers, body, found))
+        return await call.written(lambda: _whole(call, answers, body))
     finally:
         call.close()
 
 
-def _whole(call: Call, answers: list[Whole], body: ChatBody, found: Marks) -> dict[str, Any]:
-    choices = [_choice(index, answer, call, body, found) for index, answer in enumerate(answers)]
+def _whole(call: Call, answers: list[Whole], body: ChatBody) -> dict[str, Any]:
+    choices = [_choice(index, answer, call, body) for index, answer in enumerate(answers)]
     whole = _object(call, "chat.completion", choices) | {"usage": usage([one.end for one in answers], body.answers)}
     if body.return_token_ids:
         whole["prompt_token_ids"] = call.prompts[0]
@@ -47,63 +45,63 @@ def _whole(call: Call, answers: list[Whole], body: ChatBody, found: Marks) -> di
     return whole
 
 
-def _choice(index: int, answer: Whole, call: Call, body: ChatBody, found: Marks) -> dict[str, Any]:
-    splitter = found.splitter()
-    parts = [*splitter.feed(answer.end.text), *splitter.finish()]
+def _choice(index: int, answer: Whole, call: Call, body: ChatBody) -> dict[str, Any]:
     choice = {
         "index": index,
-        "message": _message(parts),
+        "message": _message(answer.end),
         "logprobs": logprobs.of_chat(answer.logprobs, call.bytes_of) if body.logprobs else None,
-        "finish_reason": _reason(answer.end, splitter),
+        "finish_reason": _reason(answer.end),
     }
     return choice | {"token_ids": answer.token_ids} if body.return_token_ids else choice
 
 
-def _message(parts: list[Part]) -> dict[str, Any]:
-    content = "".join(part.text for part in parts if isinstance(part, Said) and part.kind == "content")
-    reasoning = "".join(part.text for part in parts if isinstance(part, Said) and part.kind == "reasoning")
-    calls = [_call(part) for part in parts if isinstance(part, Called)]
-    message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
-    if reasoning:
-        message["reasoning_content"] = reasoning
+def _message(end: Finished) -> dict[str, Any]:
+    calls = [_call(piece) for piece in end.calls]
+    message: dict[str, Any] = {"role": "assistant", "content": end.text or (None if calls else ""), "refusal": None}
+    if end.reasoning:
+        message["reasoning_content"] = end.reasoning
     return message | {"tool_calls": calls} if calls else message
 
 
-def _call(part: Called) -> dict[str, Any]:
-    return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": part.arguments}}
+def _call(piece: CallPiece) -> dict[str, Any]:
+    return {"id": piece.id, "type": "function", "function": {"name": piece.name, "arguments": piece.arguments}}
 
 
-def _reason(end: Finished, splitter: Splitter) -> str:
-    return "tool_calls" if splitter.called and end.finish_reason == "stop" else end.finish_reason
+def _reason(end: Finished) -> str:
+    return "tool_calls" if end.calls and end.finish_reason == "stop" else end.finish_reason
 
 
 class _Streamed:
     """One choice of a stream."""
 
-    def __init__(self, index: int, splitter: Splitter, envelope: Envelope) -> None:
-        self.index, self.splitter = index, splitter
+    def __init__(self, index: int, envelope: Envelope) -> None:
+        self.index = index
         self.content = envelope.texts(self.choice({"content": ""}))
         """The event of a piece of content."""
-        self._calls = 0
 
-    def deltas(self, parts: list[Part]) -> list[dict[str, Any]]:
-        return [self._delta(part) for part in parts]
+    def choices(self, told: Delta) -> list[dict[str, Any]]:
+        """One for each part that is new."""
+        deltas: list[dict[str, Any]] = [{"reasoning_content": told.reasoning}] if told.reasoning else []
+        if told.text:
+            deltas.append({"content": told.text})
+        deltas += [{"tool_calls": [_call_piece(piece)]} for piece in told.calls]
+        return [self.choice(delta) for delta in deltas]
 
     def choice(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         return {"index": self.index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
 
-    def _delta(self, part: Part) -> dict[str, Any]:
-        if isinstance(part, Said):
-            return {"content" if part.kind == "content" else "reasoning_content": part.text}
-        self._calls += 1
-        return {"tool_calls": [{"index": self._calls - 1, **_call(part)}]}
+
+def _call_piece(piece: CallPiece) -> dict[str, Any]:
+    if piece.id:
+        return {"index": piece.index, **_call(piece)}
+    return {"index": piece.index, "function": {"arguments": piece.arguments}}
 
 
 class _Events:
     """The stream."""
 
-    def __init__(self, call: Call, body: ChatBody, found: Marks) -> None:
-        self._call, self._body, self._marks = call, body, found
+    def __init__(self, call: Call, body: ChatBody) -> None:
+        self._call, self._body = call, body
         self._with_usage = body.stream_options is not None and body.stream_options.include_usage
         usage_field: dict[str, Any] = {"usage": None} if self._with_usage else {}
         whole = _object(call, "chat.completion.chunk", [])
@@ -119,14 +117,13 @@ class _Events:
     def told(self, index: int, message: Delta | Finished) -> bytes:
         before, one = b"", self._begun.get(index)
         if one is None:
-            one = self._begun[index] = _Streamed(index, self._marks.splitter(), self._envelope)
+            one = self._begun[index] = _Streamed(index, self._envelope)
             before = self._first.event(one.choice({"role": "assistant", "content": ""}))
-        elif self._plain and one.splitter.passes and isinstance(message, Delta):
+        elif self._plain and isinstance(message, Delta) and not message.reasoning and not message.calls:
             return one.content(message.text)
         if isinstance(message, Finished):
             self._ends[index] = message
-            choices = [one.choice(delta) for delta in one.deltas(one.splitter.finish())]
-            choices.append(one.choice({}, _reason(message, one.splitter)))
+            choices = [one.choice({}, _reason(message))]
         else:
             choices = self._with_extras(one, message)
         return before + b"".join([self._envelope.event(choice) for choice in choices])
@@ -134,7 +131,7 @@ class _Events:
     def _with_extras(self, one: _Streamed, message: Delta) -> list[dict[str, Any]]:
         """The choices of a delta; what was asked for beside it goes with the first, or with an empty one while its text
         is held back."""
-        choices = [one.choice(delta) for delta in one.deltas(one.splitter.feed(message.text))]
+        choices = one.choices(message)
         extras: dict[str, Any] = {}
         if self._body.logprobs:
             extras["logprobs"] = logprobs.of_chat(message.logprobs, self._call.bytes_of)

@@ -10,13 +10,12 @@ from fastapi import APIRouter, Request, Response
 
 from pagechat.daemon.http.bodies import BodyRoute
 from pagechat.daemon.http.call import Call, begin, service_of
-from pagechat.daemon.http.chat_marks import marks
 from pagechat.daemon.http.errors import STREAMED, documented
-from pagechat.daemon.http.parts import Said, Splitter
 from pagechat.daemon.http.schemas.responses import ResponsesBody
 from pagechat.daemon.http.service import new_id
 from pagechat.daemon.http.streaming import EventStream, event
 from pagechat.protocol import Delta, Finished
+from pagechat.text.reading import Reading
 
 Kind = Literal["reasoning", "content"]
 _EVENTS: dict[Kind, str] = {"reasoning": "response.reasoning_text", "content": "response.output_text"}
@@ -30,9 +29,9 @@ router = APIRouter(route_class=BodyRoute, responses=STREAMED | documented(400, 4
 async def responses(body: ResponsesBody, request: Request) -> Response:
     """An answer to an input, whole or as named events."""
     chat = body.chat()
-    _, text = service_of(request).ready()
-    call = await begin(request, chat, [chat.conversation()], chat.limit, "resp", 1)
-    made = _Response(call, body, marks(chat, call.prompts[0], text).splitter())
+    service_of(request).ready()
+    call = await begin(request, chat, [chat.conversation()], chat.limit, "resp", 1, Reading())
+    made = _Response(call, body)
     if body.stream:
         return EventStream(call, _Events(made))
 
@@ -49,26 +48,21 @@ async def responses(body: ResponsesBody, request: Request) -> Response:
 class _Response:
     """The object, as far as it is known."""
 
-    def __init__(self, call: Call, body: ResponsesBody, splitter: Splitter) -> None:
-        self._call, self._body, self._splitter = call, body, splitter
+    def __init__(self, call: Call, body: ResponsesBody) -> None:
+        self._call, self._body = call, body
         self._ids: dict[Kind, str] = {"reasoning": new_id("rs"), "content": new_id("msg")}
         self.texts: dict[Kind, str] = {"reasoning": "", "content": ""}
-        self._reasoning_tokens = 0
-        """Those before the one that ended the reasoning."""
         self._end: Finished | None = None
 
-    def told(self, message: Delta | Finished) -> list[Said]:
+    def told(self, message: Delta | Finished) -> list[tuple[Kind, str]]:
         """Adds what was said. Returns the new pieces of it."""
         if isinstance(message, Finished):
-            self._end, tokens, parts = message, message.usage.completion_tokens, self._splitter.finish()
-        else:
-            tokens, parts = message.tokens, self._splitter.feed(message.text)
-        if self._splitter.reasoning:
-            self._reasoning_tokens = tokens
-        said = [part for part in parts if isinstance(part, Said)]  # no tools were offered, so all are
-        for part in said:
-            self.texts[part.kind] += part.text
-        return said
+            self._end = message
+            return []
+        said: list[tuple[Kind, str]] = [("reasoning", message.reasoning), ("content", message.text)]
+        for kind, text in said:
+            self.texts[kind] += text
+        return [(kind, text) for kind, text in said if text]
 
     @property
     def status(self) -> str:
@@ -101,7 +95,7 @@ class _Response:
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.cached_tokens},
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens},
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
         return self._object(output, told)
@@ -147,18 +141,16 @@ class _Events:
         return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
     def told(self, index: int, message: Delta | Finished) -> bytes:
-        return b"".join(self._piece(piece) for piece in self._made.told(message))
+        return b"".join(self._piece(kind, text) for kind, text in self._made.told(message))
 
     def end(self) -> bytes:
         made = self._made
         opened = b"" if self._open == "content" else self._change_to("content")
         return opened + self._close(made.status) + self._event(f"response.{made.status}", response=made.ended())
 
-    def _piece(self, piece: Said) -> bytes:
-        opened = b"" if self._open == piece.kind else self._change_to(piece.kind)
-        return opened + self._event(
-            f"{_EVENTS[piece.kind]}.delta", **self._place, delta=piece.text, **_MORE[piece.kind]
-        )
+    def _piece(self, kind: Kind, text: str) -> bytes:
+        opened = b"" if self._open == kind else self._change_to(kind)
+        return opened + self._event(f"{_EVENTS[kind]}.delta", **self._place, delta=text, **_MORE[kind])
 
     def _change_to(self, kind: Kind) -> bytes:
         closed = b"" if self._open is None else self._close("completed")

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from engine.protocol import Grammar
 from engine.protocol.sampling import LogprobCount, TokenCount
 from pagechat.daemon.generation import Conversation
 from pagechat.daemon.http.schemas import tools
@@ -20,7 +19,7 @@ from pagechat.daemon.http.schemas.tools import (
     ToolCall,
     ToolChoice,
     Tools,
-    required_call,
+    must_call,
 )
 from pagechat.protocol import MAX_MESSAGES
 
@@ -87,8 +86,7 @@ class ChatBody(Generating):
     tool_choice: ToolChoice | None = None
     """auto is the default with tools. required, or a named tool: the answer is such a call, by grammar."""
     parallel_tool_calls: bool | None = None
-    """false: one call at most, which a grammar holds where a call is required. A model that may choose calls as many
-    as it likes, so it cannot be honoured there."""
+    """false: one call at most; the answer ends behind it."""
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = None
     """More variables for the model's template, like enable_thinking; none that the daemon sets itself."""
     add_generation_prompt: bool = True
@@ -115,8 +113,6 @@ class ChatBody(Generating):
         if self.top_logprobs is not None and not self.logprobs:
             raise wrong("top_logprobs", "only with logprobs: true")
         required = isinstance(self.tool_choice, NamedTool) or self.tool_choice == "required"
-        if self.parallel_tool_calls is False and self.offered and not required:
-            raise wrong("parallel_tool_calls", "false only with tool_choice required, none or a named tool")
         if required:
             if not self.tools:
                 raise wrong("tool_choice", "there are no tools to choose from")
@@ -139,12 +135,14 @@ class ChatBody(Generating):
         """The tools that the model is told of."""
         return [] if self.tool_choice == "none" else self.tools or []
 
-    def grammar(self) -> Grammar | None:
-        return required_call(self.offered, self.tool_choice) or super().grammar()
+    @property
+    def must_call(self) -> list[Tool]:
+        """The tools of which the answer has to call one. Raises RequestError."""
+        return must_call(self.offered, self.tool_choice)
 
     @property
     def grammar_field(self) -> str | None:
-        return "tools" if required_call(self.offered, self.tool_choice) else super().grammar_field
+        return "tools" if self.must_call else super().grammar_field
 
     def conversation(self) -> Conversation:
         """Raises RequestError."""
@@ -162,10 +160,7 @@ def for_template(message: Message, place: int) -> dict[str, Any]:
     given = message.model_dump(include={"name", "tool_call_id", "reasoning_content"}, exclude_none=True)
     given |= {"role": "system" if message.role == "developer" else message.role, "content": plain(message.content)}
     if isinstance(message, AssistantMessage) and message.tool_calls:
-        given["tool_calls"] = [
-            tools.call_for_template(call, f"messages[{place}].tool_calls[{number}].function")
-            for number, call in enumerate(message.tool_calls)
-        ]
+        given["tool_calls"] = [tools.call_for_template(call) for call in message.tool_calls]
     return given
 
 

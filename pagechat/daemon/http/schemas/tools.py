@@ -7,10 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from engine.protocol import Grammar
-from engine.protocol.sampling import MAX_GRAMMAR
 from pagechat.daemon.errors import RequestError
-from pagechat.daemon.http.parts import CALL, CALLED
 from pagechat.daemon.http.schemas.body import Body
 
 MAX_TOOLS = 128
@@ -42,7 +39,8 @@ class NamedTool(Body):
 
 
 class CalledFunction(Body):
-    name: ToolName
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    """Models also call tools that there are not."""
     arguments: str
     """JSON."""
 
@@ -53,9 +51,6 @@ class ToolCall(Body):
     function: CalledFunction
 
 
-_AS_PYTHON_WRITES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""llguidance: white space as in the calls that models were trained on, and no more of it."""
-
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
@@ -65,37 +60,29 @@ def for_template(tool: Tool) -> dict[str, Any]:
     return tool.model_dump(exclude_none=True, exclude={"function": {"strict"}})
 
 
-def call_for_template(call: ToolCall, place: str) -> dict[str, Any]:
-    """As transformers has it: the arguments are an object. Raises RequestError."""
+def call_for_template(call: ToolCall) -> dict[str, Any]:
+    """As transformers has it: the arguments are an object. Models write others, and calls are cut off: what is none
+    becomes the one argument of one, so that the model reads what it wrote and no template fails on it."""
+    written = call.function.arguments
     try:
-        arguments: Any = json.loads(call.function.arguments)
+        arguments: Any = json.loads(written) if written.strip() else {}
     except (ValueError, RecursionError):
-        raise RequestError("bad_request", f"{place}.arguments is not JSON", f"{place}.arguments") from None
+        arguments = {"arguments": written}
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        arguments = {"arguments": arguments}
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
-def required_call(tools: list[Tool], choice: ToolChoice | None) -> Grammar | None:
-    """What an answer must be that has to call a tool; None when it need not. Raises RequestError."""
+def must_call(tools: list[Tool], choice: ToolChoice | None) -> list[Tool]:
+    """The tools of which the answer has to call one; none where it need not. Raises RequestError."""
     if choice in (None, "none", "auto"):
-        return None
-    callable_tools = tools
-    if isinstance(choice, NamedTool):
-        callable_tools = [tool for tool in tools if tool.function.name == choice.function.name]
-        if not callable_tools:
-            name = choice.function.name
-            raise RequestError("bad_request", f"tool_choice: there is no tool {name!r}", "tool_choice.function.name")
-    calls = [_call_schema(tool.function) for tool in callable_tools]
-    schema = json.dumps({"anyOf": calls, "x-guidance": _AS_PYTHON_WRITES}, ensure_ascii=False)
-    text = f'start: "{CALL}\\n" call "\\n{CALLED}"\ncall: %json {schema}\n'
-    if len(text) > MAX_GRAMMAR:
-        raise RequestError("bad_request", "tools: their schemas are too long to be required", "tools")
-    return Grammar(kind="lark", text=text)
-
-
-def _call_schema(function: Function) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"name": {"const": function.name}, "arguments": function.parameters or {"type": "object"}},
-        "required": ["name", "arguments"],
-        "additionalProperties": False,
-    }
+        return []
+    if not isinstance(choice, NamedTool):
+        return tools
+    name = choice.function.name
+    found = [tool for tool in tools if tool.function.name == name]
+    if not found:
+        raise RequestError("bad_request", f"tool_choice: there is no tool {name!r}", "tool_choice.function.name")
+    return found

@@ -52,12 +52,14 @@ def test_a_call_is_streamed(client: openai.OpenAI) -> None:
         model=MODEL, messages=ASK, tools=[FREE], tool_choice="required", temperature=0, max_tokens=100, stream=True
     )
     chunks = list(stream)
-    (call,) = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
-    assert call.index == 0
-    assert call.id
-    assert call.function is not None
-    assert call.function.name == "free"
-    assert json.loads(call.function.arguments or "")["where"] in ("host", "device")
+    pieces = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+    assert {piece.index for piece in pieces} == {0}
+    assert pieces[0].id
+    functions = [piece.function for piece in pieces if piece.function is not None]
+    assert [function.name for function in functions if function.name] == ["free"]
+    assert len(pieces) > 2  # the name at once, the arguments piece by piece
+    arguments = "".join(function.arguments or "" for function in functions)
+    assert json.loads(arguments)["where"] in ("host", "device")
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
     assert not any(chunk.choices[0].delta.content for chunk in chunks)
 
@@ -122,8 +124,6 @@ def test_a_template_that_takes_none_says_so(served: Served) -> None:
         ({"tools": [FREE], "tool_choice": "required", "guided_regex": "x"}, "tool_choice"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [FREE], "parallel_tool_calls": False}, "parallel_tool_calls"),
-        ({"tools": [FREE], "tool_choice": "auto", "parallel_tool_calls": False}, "parallel_tool_calls"),
     ],
 )
 def test_a_wrong_field_is_named(real: Served, change: dict[str, Any], param: str) -> None:
@@ -158,3 +158,64 @@ def test_a_templates_variables_are_the_clients_to_set_but_its_messages_are_not(r
         refused = http.post("/v1/chat/completions", json={"messages": ASK, "chat_template_kwargs": taken})
         assert refused.status_code == 400
         assert "add_generation_prompt and messages and tools" in refused.json()["error"]["message"]
+
+
+NESTED: Any = {
+    "$defs": {"Place": {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]}},
+    "type": "object",
+    "properties": {"home": {"$ref": "#/$defs/Place"}},
+    "required": ["home"],
+}
+
+
+def test_references_of_a_tools_schema_lead_to_its_own_root(client: openai.OpenAI) -> None:
+    other = {**NESTED, "$defs": {"Place": {"const": "elsewhere"}}}
+    tools: Any = [
+        {"type": "function", "function": {"name": name, "parameters": schema}}
+        for name, schema in (("save", NESTED), ("load", other))
+    ]
+    for name, home in (("save", {"city": "Paris"}), ("load", "elsewhere")):
+        found = client.chat.completions.create(
+            model=MODEL,
+            messages=ASK,
+            tools=tools,
+            tool_choice={"type": "function", "function": {"name": name}},
+            temperature=0,
+            max_tokens=120,
+        )
+        (call,) = found.choices[0].message.tool_calls or ()
+        assert call.type == "function"
+        arguments = json.loads(call.function.arguments)["home"]
+        assert arguments == home or arguments["city"] == "Paris"
+
+
+@pytest.mark.parametrize("written", ["", " ", "null", '"Beijing"', "[1]", "3", '{"a": 1, "b'])
+def test_whatever_a_model_wrote_as_arguments_may_be_sent_back(real: Served, written: str) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "no such: tool", "arguments": written}}
+    messages = [
+        *ASK,
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "ok"},
+    ]
+    with httpx2.Client(base_url=real.url) as http:
+        response = http.post("/v1/chat/completions", json={"messages": messages, "tools": [FREE], "max_tokens": 1})
+    assert response.status_code == 200, response.text
+
+
+def test_a_model_may_be_told_to_call_one_tool_at_most(real: Served) -> None:
+    body = {"messages": ASK, "tools": [FREE], "parallel_tool_calls": False, "max_tokens": 1}
+    with httpx2.Client(base_url=real.url) as http:
+        assert http.post("/v1/chat/completions", json=body).status_code == 200
+
+
+def test_a_grammar_binds_behind_the_reasoning_that_a_prompt_opens(real: Served) -> None:
+    close = {"role": "assistant", "content": "<think>\n"}
+    body = {"messages": [*ASK, close], "continue_final_message": True, "add_generation_prompt": False, "max_tokens": 40}
+    with httpx2.Client(base_url=real.url, timeout=60) as http:
+        body |= {"guided_choice": ["yes", "no"], "temperature": 0}
+        (choice,) = http.post("/v1/chat/completions", json=body).json()["choices"]
+    message = choice["message"]
+    if choice["finish_reason"] == "length":  # it still thinks: nothing of that is content
+        assert (message["content"], bool(message["reasoning_content"])) == ("", True)
+    else:
+        assert message["content"] in ("yes", "no")

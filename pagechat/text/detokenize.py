@@ -7,7 +7,7 @@ Knows no request and no socket.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tokenizers import Tokenizer
 
@@ -26,10 +26,13 @@ class Detokenizer:
     A tokenizer's decoder may treat the first token of a text specially, so pending tokens are decoded after
     their context and the context's own text is taken off. A byte-fallback decoder spoils the valid bytes
     before an invalid one; text already given out is not taken back then.
+    Control tokens have no text, but for those that the reader of the answer has to see: their names.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, shown: Mapping[int, str] | None = None) -> None:
+        """`shown`: control tokens that are written by their names."""
         self._decode = tokenizer.decode
+        self._shown = shown or {}
         self._context: list[int] = []
         self._pending: list[int] = []
 
@@ -37,6 +40,9 @@ class Detokenizer:
         """The text that these tokens complete."""
         text = ""
         for token in tokens:
+            if token in self._shown:
+                text += self.flush() + self._shown[token]
+                continue
             self._pending.append(token)
             new = self._pending_text()
             stuck = len(self._pending) > _MOST_PENDING
@@ -47,6 +53,8 @@ class Detokenizer:
 
     def flush(self) -> str:
         """What is left at the end: an incomplete character becomes U+FFFD."""
+        if not self._pending:
+            return ""
         new = self._pending_text()
         self._commit()
         return new
@@ -59,29 +67,48 @@ class Detokenizer:
 
 
 class StopFilter:
-    """Passes text on until one of the stop strings has been seen, and nothing of that string or after it."""
+    """Passes text on until one of the stop strings has been seen, and nothing of that string or after it.
+
+    Text may be hidden: it is looked at, since a stop string may name a control token, but never passed on.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
+        self._hidden: list[tuple[int, int]] = []
+        """Where the held text is hidden."""
         self.hit = False
 
-    def feed(self, text: str) -> str:
+    def feed(self, text: str, *, hidden: bool = False) -> str:
         """The text that certainly is no part of a stop string."""
         if self.hit or not self._stops:
-            return "" if self.hit else text
-        text = self._held + text
-        if (cut := self._find(text)) is not None:
-            self.hit, self._held = True, ""
-            return text[:cut]
-        keep = len(text) - self._possible_beginning(text)
-        self._held = text[keep:]
-        return text[:keep]
+            return "" if self.hit or hidden else text
+        if hidden:
+            self._hidden.append((len(self._held), len(self._held) + len(text)))
+        self._held += text
+        if (cut := self._find(self._held)) is not None:
+            self.hit = True
+            passed, self._held = self._take(cut), ""
+            return passed
+        return self._take(len(self._held) - self._possible_beginning(self._held))
 
     def flush(self) -> str:
         """The text held back, once nothing more will come."""
-        held, self._held = self._held, ""
-        return held
+        return self._take(len(self._held))
+
+    def _take(self, length: int) -> str:
+        """Takes so much off what is held, and returns what is not hidden of it."""
+        if not self._hidden:
+            text, self._held = self._held[:length], self._held[length:]
+            return text
+        text, place = "", 0
+        for start, end in self._hidden:
+            text += self._held[place : min(start, length)]
+            place = max(place, min(end, length))
+        text += self._held[place:length]
+        self._hidden = [(max(0, start - length), end - length) for start, end in self._hidden if end > length]
+        self._held = self._held[length:]
+        return text
 
     def _find(self, text: str) -> int | None:
         """Start of the stop string that is complete first; so the result does not depend on how text was cut."""
@@ -97,34 +124,3 @@ class StopFilter:
                     longest = length
                     break
         return longest
-
-
-class AnswerText:
-    """The text of one answer."""
-
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
-        self._filter = StopFilter(stops)
-        self._pieces: list[str] = []
-
-    @property
-    def stopped(self) -> bool:
-        """A stop string has been found: nothing more will be added."""
-        return self._filter.hit
-
-    @property
-    def text(self) -> str:
-        return "".join(self._pieces)
-
-    def feed(self, tokens: Iterable[int]) -> str:
-        """The next delta; may be empty."""
-        return self._keep(self._filter.feed(self._detokenizer.feed(tokens)))
-
-    def finish(self) -> str:
-        """The last delta: everything that was held back."""
-        return self._keep(self._filter.feed(self._detokenizer.flush()) + self._filter.flush())
-
-    def _keep(self, text: str) -> str:
-        if text:
-            self._pieces.append(text)
-        return text

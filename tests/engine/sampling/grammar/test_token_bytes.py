@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 
-from pagechat.daemon.token_bytes import TokenBytes
+from engine.sampling.grammar.token_bytes import TokenBytes
 from tests.daemons import model_folder
 
 
