@@ -55,6 +55,10 @@ def imported_by(*names: str) -> set[str]:
             ("engine.protocol", "engine.process.config", "engine.blocks"),
             {"torch", "transformers", "textual", "pagechat"},
         ),
+        (
+            ("engine.process.loop",),
+            {"torch", "transformers", "textual", "pagechat"},
+        ),  # tells first
         (("kernels",), {"engine", "pagechat", "transformers", "textual"}),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, tuple) else None,

@@ -23,18 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from engine.blocks.tables import Match
 from engine.core import EngineCore
-from engine.process.memory import available_bytes, mib
+from engine.process.available import available_bytes, mib
 from engine.protocol import SessionCommand, SessionReply
 from engine.requests.sequence import Sequence
 from engine.sessions import files
 from engine.sessions.files import Cancelled, KvForm, Manifest, SavedSession, SessionMismatch
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from engine.execution.runner import Runner
 
 MOST_AT_ONCE = 4
@@ -208,6 +207,8 @@ class Transfers:
         self._core.blocks.release(sequence)
 
         def write() -> int:
+            import torch  # not at the top: an engine says that it starts before it reads that
+
             raw = save.kv.view(-1).view(torch.uint8).numpy()
             manifest = self._manifest(sequence.salt, sequence.tokens)
             return files.write(Path(save.command.target), manifest, form, raw, self._cancelled)
@@ -234,6 +235,8 @@ class Transfers:
 
     def _write(self, restore: _Restore, sequence: Sequence) -> None:
         """Write the next blocks; behind the last one the sequence becomes its session's."""
+        import torch
+
         saved, form = restore.saved, self._form()
         assert saved is not None
         kv = torch.from_numpy(saved.kv).view(getattr(torch, form.dtype)).view(form.shape(len(sequence.table)))
@@ -337,6 +340,8 @@ class Transfers:
 
 def _host_memory(form: KvForm, tokens: int) -> Tensor:
     """Memory for a session's KV. Raises SessionMismatch when there is none."""
+    import torch
+
     blocks = form.blocks_for(tokens)
     _check_host_memory(form.nbytes(blocks))
     try:

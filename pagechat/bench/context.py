@@ -213,7 +213,7 @@ def context_command(
     import torch
 
     from engine import models
-    from engine.process.memory import available_bytes
+    from engine.process.available import available_bytes
 
     try:
         loaded = models.load(models.resolve(model, narrate), config, narrate)

@@ -8,7 +8,7 @@ import pytest
 
 from engine.models import ModelError, load
 from engine.models.loading.load import LoadedModel
-from engine.process import memory
+from engine.process import available, memory
 from engine.process.config import EngineConfig
 from tests.models import tiny_llama
 
@@ -72,11 +72,11 @@ def test_a_containers_limit_counts(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("400000\n")
 
-    assert memory._cgroup_available(tmp_path) == [600_000]
+    assert available._cgroup_available(tmp_path) == [600_000]
 
 
 def test_no_limit_is_no_limit(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("400000\n")
 
-    assert memory._cgroup_available(tmp_path) == []
+    assert available._cgroup_available(tmp_path) == []
