@@ -31,7 +31,8 @@ class StepBuilder:
         self._rows: OrderedDict[int, int] = OrderedDict()  # sequence id -> row, least recently used first
         self._free = list(range(rows))[::-1]
         self._params: list[SamplingParams | None] = [None] * rows
-        """Whose settings stand in `_settings`, by row: a session's next turn comes in the row of the last one."""
+        """The parameters that `_settings` was filled from, by row. A session's next turn comes in the row of the turn
+        before, so they are compared in each step."""
         self._settings = np.zeros(rows, SAMPLING)
 
     def sequence_in(self, row: int) -> int | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def tell_nobody(what: str, done: int, total: int) -> None:
-    """Of those who do not listen."""
+    """Stands in for a listener where there is none."""
 
 
 class Runner:
@@ -50,7 +50,7 @@ class Runner:
 
     @property
     def compilations(self) -> int:
-        """Of a CPU's kernels there are none: they are compiled when the model is loaded."""
+        """A CPU's kernels are compiled when the model is loaded, so this is 0."""
         return 0
 
     @property

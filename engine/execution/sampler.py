@@ -78,7 +78,7 @@ def score_prompt(
 
 
 def token_logprobs(tokens: Tensor, found: Logprobs, counts: list[int]) -> list[TokenLogprobs]:
-    """Of tokens [R], with as many of the most likely ones as each row of `counts` says."""
+    """What was found of tokens [R], each with as many of the most likely tokens as its entry of `counts` says."""
     columns = (tokens, found.chosen, found.ranks, found.top_tokens, found.top)
     return [
         TokenLogprobs(token, logprob, rank, tuple(zip(top_tokens[:count], top[:count], strict=True)))

@@ -77,7 +77,7 @@ class PromptScores:
     """The first of `following` is judged by the logits after this token of the sequence's tokens in the step."""
     following: Ints
     count: int
-    """How many of the most likely tokens to report beside each."""
+    """So many of the most likely tokens are reported beside each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +111,7 @@ class StepInput:
     logprobs: Ints = field(default_factory=_no_ints)
     """[N] How many of the most likely tokens to report with each sample; -1: nothing."""
     edits: tuple[LogitsEdit, ...] = ()
-    """At most one a sample."""
+    """A sample has one edit at most."""
     beams: tuple[tuple[int, int], ...] = ()
     """(index of the sequence, candidates): beams, which get no sample but their best next tokens."""
     prompt_scores: tuple[PromptScores, ...] = ()
@@ -144,9 +144,9 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[int]
     """One a sample; FAILED where its logits were not finite."""
     logprobs: list[TokenLogprobs | None] = []
-    """Of each of `tokens`, None where nobody asked; empty when nobody at all did."""
+    """One entry for each of `tokens`, None where nobody asked; the list is empty when nobody asked at all."""
     beams: list[tuple[list[int], list[float]]] = []
-    """Of each beam, the best next tokens and their log probabilities, best first."""
+    """Each beam's best next tokens and their log probabilities, the best first."""
     prompt_scores: list[list[TokenLogprobs]] = []
     swap_s: float = 0.0
     """Seconds spent moving blocks between device and host."""

@@ -64,7 +64,7 @@ def check_step(step: StepInput, tables: list[list[int]], block_size: int, num_bl
 
 
 def check_moves(step: StepInput, num_blocks: int) -> None:
-    """As `check_step`, of blocks that move before the forward."""
+    """Does what `check_step` does for the blocks that move before the forward."""
     if not (len(step.copies) or len(step.swap_out) or len(step.swap_in)):
         return
     touched = [*step.swap_out[:, 0].tolist(), *step.swap_in[:, 1].tolist(), *step.copies.flatten().tolist()]

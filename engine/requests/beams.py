@@ -29,7 +29,7 @@ class BeamSearch:
     def __init__(self, params: BeamParams, stop_token_ids: tuple[int, ...], max_tokens: int) -> None:
         self.params = params
         self.finished: list[Hypothesis] = []
-        """At most `width`, best first."""
+        """There are `width` of them at most, the best first."""
         self.candidates = max(2, 1 + len(stop_token_ids)) * params.width
         """Continuations to look at, so that `width` unfinished ones are left when every best one stops."""
         self._stop = frozenset(stop_token_ids)

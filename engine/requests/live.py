@@ -45,7 +45,7 @@ class Requests:
         self._waiting_for_tokens: set[str] = set()
         """Requests whose next step needs the tokens of the last one here."""
         self._pending: list[TokenOutput] = []
-        """What is to be told with the next step."""
+        """These outputs are told with the next step."""
         self._dropped: dict[str, set[int]] = {}
         """Answers that were aborted while their request's grammar was being compiled."""
 
@@ -93,7 +93,7 @@ class Requests:
                 self._pending += [output for output in ended if output is not None]
 
     def take_pending(self) -> list[TokenOutput]:
-        """What is to be told since the last call: refusals, and ends that came of other ends."""
+        """The outputs that have come up since the last call: refusals, and ends that came of other ends."""
         pending, self._pending = self._pending, []
         return pending
 

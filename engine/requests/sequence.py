@@ -44,10 +44,10 @@ class Sequence:
     admitted: bool = False
     """Has been given blocks at least once."""
     admitted_at: float = 0.0
-    """When that was (time.monotonic)."""
+    """The time of that, by time.monotonic."""
     preemptions: int = 0
     priority: int = 0
-    """Of its request: the lower number is served first."""
+    """Its request's: the lower number is served first."""
     arrival: int = 0
     """Its place among all that were ever queued; a fork's is that of what it forked from."""
     children: list[Sequence] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Sequence:
         return len(self.tokens) - self.promised
 
     def drop_promises(self) -> None:
-        """What steps on their way will bring it is not wanted."""
+        """Forget the tokens that steps on their way will bring: they are not wanted."""
         del self.tokens[self.known :]
         self.promised = 0
         self.computed = min(self.computed, len(self.tokens))

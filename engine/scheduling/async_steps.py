@@ -36,7 +36,7 @@ from engine.scheduling.step import ScheduledStep
 
 
 class Runner(Protocol):
-    """What computes steps."""
+    """A runner computes steps."""
 
     depth: int
     """Most steps that may be launched and not collected. With 1, a step is computed when it is collected."""
@@ -68,13 +68,13 @@ class Launched:
 
     step: ScheduledStep
     at: float
-    """When its scheduling began, by time.perf_counter."""
+    """The time at which its scheduling began, by time.perf_counter."""
     samples: list[Sample]
-    """In the order of `StepResult.tokens`."""
+    """They stand in the order of `StepResult.tokens`."""
     groups: list[tuple[BeamGroup, int]]
     """The beams of the step, in the order of `StepResult.beams`, each group once, with its first beam's preemptions."""
     scored: list[Sequence]
-    """In the order of `StepResult.prompt_scores`."""
+    """They stand in the order of `StepResult.prompt_scores`."""
 
 
 class AsyncSteps:

@@ -14,7 +14,7 @@ from engine.requests.sequence import Sequence
 from engine.scheduling.step import ScheduledStep
 
 SHADOW_INTERVAL_S = 0.5
-"""Between two looks at the shadows."""
+"""Seconds pass between two looks at the shadows."""
 
 
 class Accounting:

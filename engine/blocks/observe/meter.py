@@ -66,16 +66,16 @@ class Meter:
         self._started = self._now = now
         self._remembered = remembered
         self._accounts: OrderedDict[tuple[str, str], Account] = OrderedDict()
-        """By (session, tenant), least recently opened first."""
+        """The keys are (session, tenant); the least recently opened account stands first."""
         self._latest: dict[str, Account] = {}
         """The account that opened a session last: its sequences are on that one."""
         self._earlier: dict[str, Account] = {}
-        """What forgotten accounts had used, by tenant."""
+        """This holds what forgotten accounts had used, by tenant."""
         self._tables: dict[int, _Table] = {}
         self._owners = [0] * (num_blocks + 1)
         self._integral = [0.0] * (num_blocks + 1)
         self._since = [now] * (num_blocks + 1)
-        """When the block's integral was last brought up to date."""
+        """The time at which the block's integral was last brought up to date."""
         self._unowned = num_blocks
         self._unowned_seconds = 0.0
 

@@ -152,7 +152,7 @@ class Shadows:
         self._max_context = min(max_context, num_blocks * block_size)
         self._contiguous = [ContiguousShadow(policy, num_blocks * block_size, max_context) for policy in RESERVATIONS]
         self._live: dict[Name, _Live] = {}
-        """In order of arrival."""
+        """The requests stand in the order of their arrival."""
         self._answers: dict[str, int] = {}
 
     def arrive(self, request_id: str, prompt: int, max_tokens: int, answers: int = 1, session: str = "") -> None:

@@ -47,7 +47,7 @@ class Batch:
     """Sequences that decode together, in the order the attention work wants; the same for many steps."""
 
     rows: NDArray[np.int32]
-    """Of the block tables."""
+    """The rows that the sequences have."""
     settings: NDArray[np.void]
     """SAMPLING: how each token is drawn."""
     work: Work
@@ -66,7 +66,7 @@ class DecodeGraphs:
         self.newest = torch.zeros(len(tables.host), dtype=torch.int32, device=model.device)
         """Each row's token that was sampled last."""
         self.logits = torch.zeros(max_batch, model.config.vocab_size, dtype=model.dtype, device=model.device)
-        """Of the last step, in its batch's order, before anything changed them."""
+        """The logits of the last step, in its batch's order, as the model gave them."""
         config = model.config
         self._model, self._kv, self._tables, self._block_size = model, kv, tables, block_size
         self._spread = 2 * program_target(model.device) // config.kv_heads
@@ -168,7 +168,7 @@ class DecodeGraphs:
         self._graphs[size, batch.kind].replay()
 
     def _upload(self, batch: Batch, size: int) -> None:
-        """What stays the same while the batch does."""
+        """Upload what stays the same while the batch does."""
         self._batch, work, count = batch, batch.work, len(batch.rows)
         arrays = self._batch_inputs.next()
         arrays["counts"][:] = len(work.narrow), len(work.wide), len(work.merges)

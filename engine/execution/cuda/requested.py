@@ -97,7 +97,7 @@ class Requested:
         return Requested(step, _to_host(out), sources.samples, logprobs, beams, scores)
 
     def result(self, swap_s: float) -> StepResult:
-        """In the order of the step. Only when the device is done."""
+        """The results, in the order of the step. Call it only when the device is done."""
         step = self.step
         tokens = self.tokens.numpy()[self.order].tolist() if len(self.order) else []
         logprobs: list[TokenLogprobs | None] = []
@@ -141,7 +141,7 @@ def _draw_edited(step: StepInput, sources: Sources, newest: Tensor, before: Tens
 
 
 def _logprobs(logits: Tensor, rows: Tensor, tokens: Tensor, count: int) -> Logprobs:
-    """Of some rows of the logits, a few at a time, on their way to the host."""
+    """Log probabilities of some rows of the logits, a few rows at a time, on their way to the host."""
     pieces = [
         logprobs_of(logits[some], chosen, count)
         for some, chosen in zip(rows.split(SCORED_TOGETHER), tokens.split(SCORED_TOGETHER), strict=True)

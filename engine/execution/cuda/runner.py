@@ -151,7 +151,7 @@ class CudaRunner(Runner):
         self._in_flight.append(_Launched(requested, there, swap_s))
 
     def collect(self) -> StepResult:
-        """What the oldest step in flight brings; waits for it."""
+        """Wait for the oldest step in flight and return what it brings."""
         launched = self._in_flight.popleft()
         launched.there.synchronize()
         return launched.requested.result(launched.swap_s)
@@ -195,7 +195,7 @@ class CudaRunner(Runner):
         return decoding
 
     def _plan_batch(self, rows: Ints, lengths: Ints, settings: NDArray[np.void]) -> _Decoding:
-        """What is read how, now and in the steps to come: sequences grow, and all else stays."""
+        """Plan what is read how, now and in the steps to come: sequences grow, and all else stays."""
         full = (lengths - 1) // self.block_size
         sharing = find_sharing(self._device_tables.host, rows, full, self.block_size)
         limits = lengths + _STEPS_PLANNED

@@ -15,30 +15,19 @@ import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import msgspec
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import gbnf_to_lark
+from llguidance import LLMatcher, LLTokenizer
 
 from engine.protocol import Grammar
 from engine.sampling.grammar.errors import GrammarError, GrammarQueueFull, brief
 from engine.sampling.grammar.jobs import Compiling, FairQueue
 from engine.sampling.grammar.matcher import Matcher
+from engine.sampling.grammar.notation import LIMITS, in_llguidance
 from engine.sampling.grammar.reading import read_tokenizer
 from engine.sampling.grammar.trial import Trial
 
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
-
 _REMEMBERED = 32
 """Compiled grammars that are kept."""
-
-LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
-"""llguidance's own for the rest. A lexer state takes up to 2 kB: a grammar takes 100 MB at most."""
-
-_JSON: JsonCompileOptions = {"whitespace_pattern": r"[ \t\n\r]{1,32}"}
-"""Between the parts of a JSON text. Without an end, models at temperature 0 may write blanks for ever."""
 
 
 class GrammarCompiler:
@@ -144,38 +133,6 @@ class GrammarCompiler:
             raise GrammarError("the model has no tokenizer.json, which grammars need")
         ends = [token for token in end_tokens(self._directory) if 0 <= token < self._vocab_size]
         return read_tokenizer(file.read_bytes(), self._vocab_size, ends)
-
-
-def in_llguidance(grammar: Grammar) -> str:
-    """The grammar in llguidance's own notation. Raises ValueError where that shows that it is none; not all does."""
-    text = _answer(grammar)
-    if not grammar.around:
-        return text
-    answer: dict[str, Any] = json.loads(text)["grammars"][0] if text.startswith("{") else {"lark_grammar": text}
-    return json.dumps({"grammars": [{"lark_grammar": grammar.around}, {**answer, "name": "answer"}]})
-
-
-def _answer(grammar: Grammar) -> str:
-    if grammar.kind == "json_schema":
-        return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_JSON)
-    if grammar.kind == "json_object":
-        return LLMatcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON)
-    if grammar.kind == "choice":
-        choices = msgspec.json.decode(grammar.text, type=list[str])  # its error is a ValueError, too
-        if not any(choices):
-            raise ValueError("there is no text to choose; give a JSON array of strings")
-        return LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, choices))}")
-    if grammar.kind == "regex":
-        return LLMatcher.grammar_from_regex(grammar.text)
-    return LLMatcher.grammar_from_lark(grammar.text if grammar.kind == "lark" else _lark_of_gbnf(grammar.text))
-
-
-def _lark_of_gbnf(text: str) -> str:
-    # Not llguidance's any_to_lark, whose search for signs of Lark takes minutes over 100,000 empty lines.
-    try:
-        return gbnf_to_lark(text)
-    except Exception as error:  # the converter raises plain Exception; RecursionError where parentheses lie too deep
-        raise ValueError(str(error)) from error
 
 
 def end_tokens(directory: Path) -> list[int]:

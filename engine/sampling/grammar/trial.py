@@ -99,7 +99,7 @@ def main() -> None:
     """Compile the grammar on stdin. What is wrong with it is left for the engine to find: here only ends matter."""
     from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-    from engine.sampling.grammar.compile import LIMITS, in_llguidance
+    from engine.sampling.grammar.notation import LIMITS, in_llguidance
 
     grammar = msgspec.json.decode(sys.stdin.buffer.read(), type=Grammar)
     used = resource.getrusage(resource.RUSAGE_SELF)
