@@ -285,7 +285,7 @@ class Transferring(RuleBasedStateMachine):
     def hear(self, output: TokenOutput) -> None:
         expected, said = self.asked[output.request_id]
         if output.finish_reason == "error":
-            assert output.code in ("bad_request", "too_long")
+            assert output.code in ("bad_request", "too_long", "overloaded")
             del self.asked[output.request_id]
             return
         said.extend(output.tokens)
