@@ -184,7 +184,7 @@ class Histories(RuleBasedStateMachine):
         asked = self.asked[output.request_id]
         if output.finish_reason == "error":
             # Refused, or squeezed out by what is pinned or by its own siblings: the numbers are in the message.
-            assert output.code in ("bad_request", "too_long")
+            assert output.code in ("bad_request", "too_long", "overloaded")
             assert output.message
             del self.asked[output.request_id]
             return
