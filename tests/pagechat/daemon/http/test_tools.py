@@ -185,8 +185,7 @@ def test_references_of_a_tools_schema_lead_to_its_own_root(client: openai.OpenAI
         )
         (call,) = found.choices[0].message.tool_calls or ()
         assert call.type == "function"
-        arguments = json.loads(call.function.arguments)["home"]
-        assert arguments == home or arguments["city"] == "Paris"
+        assert json.loads(call.function.arguments)["home"] == home
 
 
 @pytest.mark.parametrize("written", ["", " ", "null", '"Beijing"', "[1]", "3", '{"a": 1, "b'])
