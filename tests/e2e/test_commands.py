@@ -107,7 +107,7 @@ def test_one_daemon_answers_reports_and_stops(daemon: subprocess.Popen[bytes]) -
     assert pool["free"] + pool["cached"] + pool["active"] + pool["shared"] == pool["num_blocks"]
     assert (pool["active"], pool["shared"], pool["slots_used"], pool["internal_waste"]) == (0, 0, 0, 0)
     assert pool["cached"] >= 1
-    assert status["scheduler"] == {"running": 0, "waiting": 0, "preemptions": 0}
+    assert status["scheduler"] == {"running": 0, "waiting": 0, "preemptions": 0, "compilations": 0}
     # then stop ends it, with exit code 0 on both sides
     output("stop")
     assert daemon.wait(30) == 0
